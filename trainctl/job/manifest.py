@@ -109,11 +109,16 @@ def verify(directory: Path, *, digests: bool = True) -> Manifest | str:
     return manifest
 
 
-def newest_verified(parent: Path) -> tuple[tuple[Path, Manifest] | None, list[Rejected]]:
-    """The newest checkpoint that verifies, and every newer one that does not, newest first."""
+def newest_verified(
+    parent: Path, *, digests: bool = True
+) -> tuple[tuple[Path, Manifest] | None, list[Rejected]]:
+    """The newest checkpoint that verifies, and every newer one that does not, newest first.
+
+    digests=False compares sizes only: for a progress report, never for a resume.
+    """
     rejected: list[Rejected] = []
     for step, path in checkpoint_dirs(parent):
-        manifest = verify(path)
+        manifest = verify(path, digests=digests)
         if isinstance(manifest, Manifest) and manifest.step == step:
             return (path, manifest), rejected
         reason = manifest if isinstance(manifest, str) else f"its manifest says step {manifest.step}"
@@ -124,3 +129,18 @@ def newest_verified(parent: Path) -> tuple[tuple[Path, Manifest] | None, list[Re
 def to_prune(steps: list[int], keep: int) -> list[int]:
     """Which of these verified steps may go once the newest is durable. Pure; keeps at least two."""
     return sorted(steps, reverse=True)[max(2, keep) :]
+
+
+def set_aside(rejected: Rejected) -> Path | None:
+    """Rename a directory that does not verify out of the way, so that its step can be saved again.
+
+    Returns the new path; None when the file system refuses (then it stays, and is skipped again).
+    """
+    number = 1
+    while (target := rejected.path.with_name(f"rejected-{rejected.path.name}-{number}")).exists():
+        number += 1
+    try:
+        os.rename(rejected.path, target)
+    except OSError:
+        return None
+    return target

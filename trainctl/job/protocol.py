@@ -104,9 +104,7 @@ class HeartbeatWriter:
             length = len(raw)
         if length is None:
             length = _BODY.unpack_from(self._map, _BODY_AT)[4]
-        _BODY.pack_into(
-            self._map, _BODY_AT, self._step, phase, time.monotonic_ns(), time.time_ns(), length
-        )
+        _BODY.pack_into(self._map, _BODY_AT, self._step, phase, time.monotonic_ns(), time.time_ns(), length)
         self._seq += 2
         _SEQ.pack_into(self._map, _SEQ_AT, self._seq)
 

@@ -151,8 +151,14 @@ class RunDir:
         return self.path / "plan.json"
 
     @property
+    def run_json(self) -> Path:
+        """Identity of the run: written once, when its directory is made."""
+        return self.path / "run.json"
+
+    @property
     def lock(self) -> Path:
-        return self.path / "lock"
+        """Beside the directory, so that it holds while the directory is set aside."""
+        return self.path.with_name(f".{self.path.name}.lock")
 
     @property
     def stop_request(self) -> Path:

@@ -16,12 +16,15 @@ Natural = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+# What execve takes. A name or value beyond it would end the launch, not the loading.
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+VariableValue = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
 class Section(BaseModel):
     """One table of the file. Unknown keys are errors, values never change after loading."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class Job(Section):
@@ -182,7 +185,7 @@ class Watchdog(Section):
 class Restart(Section):
     max_restarts: Natural = 5
     """restarts of one launch, over all causes"""
-    same_failure_limit: PositiveInt = 2
+    same_failure_limit: PositiveInt = 3
     """attempts that may end in the same failure without a newer checkpoint"""
     backoff_s: NonNegative = 1.0
     """wait before the first restart without progress; doubles each time"""
@@ -220,4 +223,4 @@ class Settings(Section):
     watchdog: Watchdog = Watchdog()
     restart: Restart = Restart()
     ledger: Ledger = Ledger()
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[VariableName, VariableValue] = Field(default_factory=dict)

@@ -1,0 +1,184 @@
+"""Another trainer under trainctl, broken in every way: the true exit, the cause, nothing left."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from trainctl.exitcodes import ExitCode
+from trainctl.host import processes
+
+pytestmark = pytest.mark.e2e
+
+TRAINER = """
+import os, signal, subprocess, sys, time
+from trainctl import Reporter
+
+how = sys.argv[1]
+with Reporter() as reporter:
+    for step in range(1, 2000 if how == "endless" else 30):
+        time.sleep(0.02)
+        reporter.step(step, loss=1 / step, seconds=0.02)
+        if step != 5 or reporter.rank != 1:
+            continue
+        if how == "raise":
+            raise ValueError(f"bad batch in shard {os.getpid()}")
+        if how == "exit7":
+            sys.exit(7)
+        if how == "segfault":
+            import ctypes
+            ctypes.string_at(0)
+        if how == "os_exit":
+            os._exit(3)
+        if how == "orphan":
+            subprocess.Popen(["sleep", "600"], start_new_session=True)
+            os._exit(5)
+        if how == "hang":
+            time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "cause", "exit_code", "says"),
+    [
+        ("raise", "exception", 1, "ValueError: bad batch"),
+        ("exit7", "exit", 7, "exit code 7"),
+        ("segfault", "process.crashed", -11, "SIGSEGV"),
+        ("os_exit", "exit", 3, "exit code 3"),
+        ("orphan", "exit", 5, "exit code 5"),
+    ],
+)
+def test_one_rank_breaks(script, how: str, cause: str, exit_code: int, says: str) -> None:
+    job = script(TRAINER, how)
+    code, output = job.launch()
+    assert code == ExitCode.BUDGET, output  # one restart allowed, and it met the same end
+    ends = [attempt.end for attempt in job.attempts]
+    assert [(end.cause, end.exit_code, end.rank) for end in ends] == [(cause, exit_code, 1)] * 2
+    assert ends[0].fingerprint == ends[1].fingerprint
+    assert ends[0].last_step >= 5
+    assert says in output
+    assert "rank-1.err" in output
+    assert not job.leftovers()
+    # the logs of both attempts are there
+    assert [attempt.stderr(1).exists() for attempt in job.run.attempts()] == [True, True]
+
+
+def test_a_segfault_leaves_its_python_stack(script) -> None:
+    job = script(TRAINER, "segfault", extra="")
+    _, output = job.launch("--set", "restart.max_restarts=0")
+    assert "Fatal Python error: Segmentation fault" in output
+    assert "trainer.py" in output
+
+
+def test_all_is_well(script) -> None:
+    job = script(TRAINER, "well")
+    code, output = job.launch()
+    assert code == ExitCode.DONE, output
+    assert job.attempts[0].end.last_step == 29
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def broken(:\n", "SyntaxError"),
+        ("import no_such_module\n", "no_such_module"),
+        ("prin(1)\n", "NameError"),
+    ],
+)
+def test_a_program_that_cannot_run_is_not_restarted(script, source: str, says: str) -> None:
+    job = script(source)
+    code, output = job.launch()
+    assert code == ExitCode.POINTLESS, output
+    assert [attempt.end.cause for attempt in job.attempts] == ["user.code"]
+    assert says in output
+
+
+def test_a_hang_is_ended_and_restarted(script) -> None:
+    job = script(TRAINER, "hang", extra="[watchdog]\nstall_s = 2\n")
+    code, output = job.launch()
+    assert code == ExitCode.BUDGET, output
+    assert [attempt.end.cause for attempt in job.attempts] == ["deadlock", "deadlock"]
+    assert job.attempts[0].end.rank == 1
+    assert job.attempts[0].end.buckets["detection"] >= 2
+
+
+STUBBORN = """
+import signal, time
+from trainctl import Reporter
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with Reporter() as reporter:
+    for step in range(1, 100000):
+        time.sleep(0.02)
+        reporter.step(step, seconds=0.02)
+"""
+
+
+def test_the_second_ctrl_c_is_hard(script) -> None:
+    """Ranks that ignore TERM get the grace after the first one, and none after the second."""
+    job = script(STUBBORN, extra="[watchdog]\nstall_s = 500\n")
+    launch = job.start("--set", "restart.grace_s=300")
+    job.wait_for_step(3)
+    launch.signal(signal.SIGINT)
+    deadline = time.monotonic() + 30
+    while "stopping:" not in launch.output:
+        assert time.monotonic() < deadline, launch.output
+        time.sleep(0.02)
+    assert launch.process.poll() is None
+    launch.signal(signal.SIGINT)
+    assert launch.wait(30) == ExitCode.INTERRUPTED, launch.output
+    assert job.attempts[0].end.cause == "stop.interrupt"
+    assert not job.leftovers()
+
+
+def test_term_then_kill_after_the_grace(script) -> None:
+    job = script(STUBBORN)
+    launch = job.start("--set", "restart.grace_s=1")
+    job.wait_for_step(3)
+    launch.signal(signal.SIGTERM)
+    assert launch.wait(60) == ExitCode.REQUEUE, launch.output
+    assert job.attempts[0].end.cause == "stop.terminate"
+
+
+def test_a_killed_supervisor_leaves_no_process(script) -> None:
+    """Also when the ranks ignore TERM: torchrun kills them after its grace and goes itself."""
+    job = script(STUBBORN)
+    launch = job.start("--set", "restart.grace_s=1")
+    job.wait_for_step(3)
+    assert job.leftovers()
+    launch.process.kill()
+    deadline = time.monotonic() + 30
+    while job.leftovers():
+        assert time.monotonic() < deadline, job.leftovers()
+        time.sleep(0.05)
+
+
+def test_only_its_own_processes_are_ended(script) -> None:
+    """A look-alike with another run's id survives everything the launch does."""
+    import os
+    import subprocess
+
+    bystander = subprocess.Popen(
+        ["sleep", "600"],
+        env={**os.environ, "TRAINCTL_RUN_ID": "somebody-elses-run", "TRAINCTL_RUN_DIR": "/elsewhere"},
+    )
+    try:
+        job = script(TRAINER, "os_exit")
+        assert job.launch()[0] == ExitCode.BUDGET
+        assert bystander.poll() is None
+        assert processes.identify(bystander.pid) is not None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_arguments_are_filled_in(script) -> None:
+    source = "import sys; print('|'.join(sys.argv[1:]))"
+    job = script(source, "--every={save_steps}", "{run_dir}", "try {attempt}", "{other}")
+    assert job.launch()[0] == ExitCode.DONE
+    line = job.run.attempt(1).stdout(0).read_text().strip()
+    every, run_dir, attempt, other = line.split("|")
+    assert every.startswith("--every=")
+    assert int(every.removeprefix("--every=")) >= 1
+    assert (run_dir, attempt, other) == (str(job.run.path), "try 1", "{other}")

@@ -1,0 +1,219 @@
+"""What a person sees while a launch runs: plain lines, and on a terminal one line of progress.
+
+A pipe gets the same words with the time in front. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trainctl.cli import ui
+from trainctl.job.units import human_count, human_seconds
+from trainctl.run.causes import Restart
+from trainctl.run.exits import tail_lines
+from trainctl.run.policy import Action
+from trainctl.run.supervise import State
+from trainctl.run.tails import LineTail, RecordTail
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from trainctl.job.plan import Plan
+    from trainctl.job.protocol import Heartbeat
+    from trainctl.job.rundir import AttemptDir
+    from trainctl.run.classify import Verdict
+    from trainctl.run.observer import Resume
+    from trainctl.run.policy import Decision
+    from trainctl.run.preflight import Report
+    from trainctl.run.supervise import Outcome
+
+_REFRESH_S = 0.25
+_QUIET_S = 30.0  # a pipe hears at least this often that the run is alive
+_SHOWN_LINES = 15
+_LABEL = 11
+
+
+class LaunchView:
+    """A `run.observer.LaunchObserver` that prints."""
+
+    def __init__(self) -> None:
+        self._host = socket.gethostname().split(".")[0]
+        self._terminal = ui.out().is_terminal
+        self._progress: Status | None = None
+        self._plan: Plan | None = None
+        self._resume_step = 0
+        self._refreshed = 0.0
+        self._spoke = time.monotonic()
+
+    # --- before the first attempt -------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        self._line(text)
+
+    def preflight(self, report: Report, seconds: float) -> None:
+        from trainctl.cli.preflight import print_summary
+
+        self._stop_progress()
+        print_summary(report, seconds)
+
+    def planned(self, plan: Plan) -> None:
+        self._plan = plan
+        save = plan.save
+        every = f"save every {save.steps:,} steps ({human_seconds(save.steps * save.step_s)})"
+        if save.basis == "config":
+            why = f"as configured; {plan.settings.checkpoint.formula} says {save.best_steps:,}"
+        else:
+            why = (
+                f"{save.basis}: MTBF {human_seconds(save.mtbf_s)} from {save.mtbf_basis}; "
+                f"a save blocks {human_seconds(save.cost_s)}, {save.cost_basis}"
+            )
+        self._labelled("plan", f"{every}, {why}")
+
+    # --- attempts -----------------------------------------------------------------------------
+
+    def attempt_started(self, attempt: AttemptDir, resume: Resume, save_steps: int) -> None:
+        for reason in resume.rejected:
+            self._labelled("checkpoint", f"not used: {reason}", style="yellow")
+        start = f"from step {resume.step:,}, verified" if resume.step else "from scratch"
+        self._labelled("run", f"{_short(attempt.path)} · {start} · logs in {_short(attempt.logs)}")
+        self._resume_step = resume.step
+        self._tails = [(0, LineTail(attempt.stdout(0))), (0, LineTail(attempt.stderr(0)))]
+        self._records = RecordTail(attempt.steps(0))
+        self._started = time.monotonic()
+        if self._terminal:
+            self._progress = ui.out().status("starting torchrun")
+            self._progress.start()
+
+    def tick(self, attempt: AttemptDir, state: State, beats: Mapping[int, Heartbeat]) -> None:
+        for rank, tail in self._tails:
+            for line in tail.read():
+                self._rank_line(rank, line)
+        now = time.monotonic()
+        if now - self._refreshed < _REFRESH_S:
+            return
+        self._refreshed = now
+        if self._progress is not None:
+            self._progress.update(self._progress_line(state, beats))
+        elif now - self._spoke >= _QUIET_S:
+            self._line(self._progress_line(state, beats))
+
+    def changed(self, attempt: AttemptDir, state: State, why: str) -> None:
+        if state is State.ENDING and not why:
+            grace = human_seconds(self._plan.grace_s) if self._plan is not None else "the grace"
+            self._line(f"stopping: ranks save and leave, for at most {grace}; Ctrl-C again ends them at once")
+        elif state is State.KILLING and why in ("the grace is over", "asked twice"):
+            self._line(f"ending what is left by SIGKILL: {why}")
+
+    def attempt_ended(
+        self, attempt: AttemptDir, outcome: Outcome, verdict: Verdict, decision: Decision, durable_step: int
+    ) -> None:
+        self._stop_progress()
+        for rank, tail in self._tails:
+            for line in tail.rest():
+                self._rank_line(rank, line)
+        if outcome.survivors:
+            pids = ", ".join(str(process.pid) for process in outcome.survivors)
+            self._labelled(
+                "left over", f"pid {pids} cannot be ended (state D, or another user's)", style="red"
+            )
+        if verdict.cause is None:
+            self._done(attempt)
+            return
+        step = self._records.read().get("step", {}).get("step", self._resume_step)
+        self._explain(attempt, verdict, step)
+        if decision.action is Action.RESTART:
+            redo = max(0, step - durable_step)
+            origin = f"step {durable_step:,}" if durable_step else "the start"
+            self._detail(
+                "restart",
+                f"{decision.reason.removeprefix('restart ')}, from {origin} ({redo:,} steps to redo)",
+            )
+        elif verdict.cause.restart is Restart.PLANNED:
+            self._detail("saved", f"step {durable_step:,} · launch again to go on")
+        else:
+            self._detail("stopped", f"{decision.reason}; newest checkpoint is step {durable_step:,}")
+
+    def waiting(self, seconds: float, why: str) -> None:
+        self._line(f"waiting up to {human_seconds(seconds)} {why}")
+
+    def close(self) -> None:
+        self._stop_progress()
+
+    # --- pieces -------------------------------------------------------------------------------
+
+    def _explain(self, attempt: AttemptDir, verdict: Verdict, step: int) -> None:
+        assert verdict.cause is not None
+        planned = verdict.cause.restart is Restart.PLANNED
+        who = f" · {self._host}:{verdict.rank}" if verdict.rank is not None and not planned else ""
+        where = f"after step {step:,}" if step else "before its first step"
+        self._line(
+            f"attempt {attempt.number} ended {where}: {verdict.cause.says}{who}",
+            style=None if planned else "bold red",
+        )
+        if verdict.detail:
+            self._detail("found", verdict.detail)
+        if planned:
+            return
+        log = verdict.file or attempt.agent_log
+        self._detail("read", _short(log))
+        if verdict.rank != 0 or verdict.file is None:
+            for line in tail_lines(log, _SHOWN_LINES):
+                self._rank_line("torchrun" if verdict.rank is None else verdict.rank, line)
+        if verdict.cause.advice:
+            self._detail("advice", verdict.cause.advice)
+
+    def _done(self, attempt: AttemptDir) -> None:
+        newest = self._records.read()
+        step = newest.get("step", {}).get("step", self._resume_step)
+        held_out = newest.get("evaluation", {}).get("loss")
+        loss = f" · held-out loss {held_out:.3f}" if isinstance(held_out, float) else ""
+        self._line(f"done: step {step:,} reached by attempt {attempt.number}{loss}", style="bold green")
+
+    def _progress_line(self, state: State, beats: Mapping[int, Heartbeat]) -> str:
+        record = self._records.read().get("step")
+        if record is None or self._plan is None:
+            return f"{state.value}, for {human_seconds(time.monotonic() - self._started)}"
+        step, total = record["step"], self._plan.settings.train.steps
+        parts = [f"step {step:,}/{total:,}" if self._plan.bundled else f"step {step:,}"]
+        if isinstance(record.get("loss"), float):
+            parts.append(f"loss {record['loss']:.3f}")
+        seconds = record.get("seconds")
+        if seconds:
+            if record.get("tokens"):
+                parts.append(f"{human_count(record['tokens'] / seconds)} tok/s")
+            parts.append(f"{human_seconds(seconds)}/step")
+        if self._plan.bundled:
+            save_steps = self._plan.save.steps
+            parts.append(f"next save in {min(save_steps - step % save_steps, total - step):,} steps")
+        silent = [rank for rank, beat in beats.items() if beat.age_s() > 10]
+        parts.append(f"{len(beats) - len(silent)} of {self._plan.layout.world} ranks beating")
+        return " · ".join(parts)
+
+    def _rank_line(self, rank: int | str, line: str) -> None:
+        self._line(f"{self._host}:{rank} {line}" if isinstance(rank, int) else f"{rank} {line}", style="dim")
+
+    def _labelled(self, label: str, text: str, style: str | None = None) -> None:
+        self._line(f"{label:<{_LABEL}} {text}", style=style)
+
+    def _detail(self, label: str, text: str) -> None:
+        self._line(f"  {label:<{_LABEL - 2}} {text}")
+
+    def _line(self, text: str, style: str | None = None) -> None:
+        self._spoke = time.monotonic()
+        if not self._terminal:
+            text = f"{time.strftime('%H:%M:%S')} {text}"
+        ui.out().print(text, style=style, markup=False)
+
+    def _stop_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def _short(path: os.PathLike[str]) -> str:
+    """Relative to the working directory when that is shorter."""
+    return min(os.path.relpath(path), str(path), key=len)

@@ -1,0 +1,101 @@
+"""How every rank of an attempt ended, gathered from its files. Reads; judges nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainctl.job.protocol import Heartbeat, read_heartbeat
+from trainctl.job.rundir import AttemptDir, read_json
+
+_TAIL_BYTES = 64 * 1024
+# The last line of a Python traceback, which starts at the margin: "torch.OutOfMemoryError: CUDA ..."
+_EXCEPTION_LINE = re.compile(
+    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning|Failure|Exit|Timeout))"
+    r"(?:: (?P<message>.*))?$"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnd:
+    """One rank's end. Times are unix seconds.
+
+    exit_code: as `subprocess` gives it (negative: signal); None while running or when its wrapper
+    was killed before it could write. exception/message: the first exception, from the trainer's own
+    report or from the end of stderr. verdict: reason given with exit code 16, 17 or 75.
+    """
+
+    rank: int
+    exit_code: int | None
+    ended: float | None
+    pid: int
+    start_ticks: int
+    wrapper_pid: int
+    exception: str = ""
+    message: str = ""
+    traceback: tuple[str, ...] = ()
+    excepted: float | None = None
+    verdict: str = ""
+    heartbeat: Heartbeat | None = None
+    log: Path = field(default_factory=Path)
+
+    @property
+    def failed_at(self) -> float | None:
+        """When it broke: the exception if it left one, else its end."""
+        times = [time for time in (self.excepted, self.ended) if time is not None]
+        return min(times, default=None)
+
+
+def read_status(attempt: AttemptDir, rank: int) -> dict[str, Any] | None:
+    """The wrapper's record of one rank; None before it was started."""
+    return read_json(attempt.exit_status(rank))
+
+
+def read_rank_end(attempt: AttemptDir, rank: int) -> RankEnd:
+    """Everything that is known about the end of `rank`."""
+    status = read_status(attempt, rank) or {}
+    report = read_json(attempt.exit_report(rank)) or {}
+    heartbeat = read_heartbeat(attempt.heartbeat(rank))
+    exception, message = report.get("exception", ""), report.get("message", "")
+    if not exception and heartbeat is not None and heartbeat.note:
+        exception, _, message = heartbeat.note.partition(": ")
+    if not exception:
+        exception, message = last_exception(attempt.stderr(rank))
+    return RankEnd(
+        rank=rank,
+        exit_code=status.get("exit_code"),
+        ended=status.get("ended"),
+        pid=status.get("pid", 0),
+        start_ticks=status.get("start_ticks", 0),
+        wrapper_pid=status.get("wrapper_pid", 0),
+        exception=exception,
+        message=message,
+        traceback=tuple(report.get("traceback", ())),
+        excepted=report.get("time") if "exception" in report else None,
+        verdict=report.get("verdict", ""),
+        heartbeat=heartbeat,
+        log=attempt.stderr(rank),
+    )
+
+
+def tail_lines(path: Path, count: int) -> list[str]:
+    """The last `count` lines of a file, read from its end."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            raw = file.read()
+    except OSError:
+        return []
+    return raw.decode("utf-8", "replace").splitlines()[-count:]
+
+
+def last_exception(path: Path) -> tuple[str, str]:
+    """(type, message) of the last traceback at the end of a log; empty when there is none."""
+    for line in reversed(tail_lines(path, 2000)):
+        match = _EXCEPTION_LINE.match(line)
+        if match:
+            return match["type"].rpartition(".")[2], match["message"] or ""
+    return "", ""
