@@ -243,7 +243,7 @@ def _locked(home: Path) -> Iterator[None]:
 def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     if _size(path) < dtype.itemsize:
         return np.zeros(0, dtype)  # an empty file cannot be mapped
-    return np.memmap(path, dtype, mode="r")
+    return np.asarray(np.memmap(path, dtype, mode="r"))  # a plain view: slicing a memmap object is slow
 
 
 def _stamp(path: Path, name: str) -> list[Any]:

@@ -66,7 +66,7 @@ class Reporter:
             self._heartbeat.beat(phase, step)
 
     def step(self, step: int, **fields: Any) -> None:
-        """Record step `step` (0-based, completed) and beat.
+        """Record step `step`, the number of completed steps, and beat.
 
         Usual fields: loss, grad_norm, lr, seconds (the whole step), tokens, peak_memory_bytes,
         phases (name -> seconds), sample_ids. Values must be plain Python numbers, strings and lists.
@@ -95,6 +95,8 @@ class Reporter:
 
     def exception(self, error: BaseException) -> None:
         """Persist the first exception of this rank before any clean-up can hide it."""
+        if self._reported:
+            return
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         summary = "".join(traceback.format_exception_only(type(error), error)).strip()
         if self._heartbeat is not None:

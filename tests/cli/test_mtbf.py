@@ -189,8 +189,8 @@ def test_report_as_json(run: Run, ledger: Path) -> None:
     assert job["goodput"] == pytest.approx(7500 / 14400)
     save = job["save"]
     assert save["now"]["steps"] == 50
-    # one assumed failure in 6,000 h / 2 nodes, two recorded in 2.5 h
-    assert save["mtbf_s"] == pytest.approx((3000 * 3600 + 9000) / 3)
+    assert save["mtbf_s"] == pytest.approx(9000 / 2)
+    assert save["prior_s"] == 6000 * 3600 / 2
     assert save["best"]["chosen"]["steps"] == round((2 * 30 * save["mtbf_s"]) ** 0.5 / 5)
     assert save["restart_s"] == pytest.approx((3 * 600 + 3600) / 3)
     assert values["problems"] == []
@@ -237,3 +237,24 @@ def test_torn_lines_are_said_on_stderr(run: Run, ledger: Path) -> None:
 def test_a_ledger_that_is_not_there(run: Run) -> None:
     assert "is not a directory" in refused(run("report", "--ledger", "nowhere")).message
     assert refused(run("report", "--last", "soon")).message.startswith("--last is 'soon'")
+
+
+def test_the_configuration_names_ledger_job_and_todays_setting(
+    run: Run, ledger: Path, tmp_path: Path
+) -> None:
+    ledger.rename(tmp_path / "records")
+    record(
+        tmp_path / "records", 1, time.time() - 7200, job="other", first_step=1, last_step=9, durable_step=0
+    )
+    (tmp_path / "text.txt").write_text("words\n")
+    (tmp_path / "trainctl.toml").write_text(
+        '[job]\nname = "gpt"\n[data]\npath = "text.txt"\n[checkpoint]\nsave_steps = 7\nformula = "exact"\n'
+        '[ledger]\ndir = "records"\nprior_mtbf_h = 0.5\n'
+    )
+    for words in ((), ("trainctl.toml",)):
+        values = json.loads(run("report", *words, "--json").stdout)
+        (job,) = values["jobs"]
+        assert job["job"] == "gpt"
+        assert job["save"]["now"]["steps"] == 7
+        assert job["save"]["best"]["chosen"]["formula"] == "exact"
+        assert job["save"]["mtbf_s"] == pytest.approx((1800 + 9000) / 3)

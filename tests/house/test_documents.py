@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trainctl.job.config import load
+
 _FENCE = re.compile(r"(?ms)^ *```.*?^ *```")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 # put together here, so that this file does not find itself
@@ -62,6 +64,11 @@ def test_no_paths_of_one_machine(repository_files: list[Path]) -> None:
             if _MACHINE.search(line):
                 found.append(f"{path.name}:{number}: {line.strip()[:80]}")
     assert not found
+
+
+def test_examples_load(root: Path) -> None:
+    for path in (root / "docs" / "examples").glob("*.toml"):
+        assert load(path, {}).settings.job.name
 
 
 @pytest.mark.parametrize(

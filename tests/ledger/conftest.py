@@ -61,8 +61,11 @@ def attempt(start: Callable[..., AttemptStart], end: Callable[..., AttemptEnd]) 
                 first_step=first,
                 last_step=last or came_from,
                 durable_step=durable,
-                first_step_at=1000.0 * number + 100 if first else None,
-                **{"cause": "process.killed", **fields},
+                **{
+                    "first_step_at": 1000.0 * number + 100 if first else None,
+                    "cause": "process.killed",
+                    **fields,
+                },
             ),
         )
 

@@ -83,6 +83,12 @@ def test_a_save_inside_a_step_is_a_save() -> None:
     assert nonzero(split(timeline)) == {"steps_kept": 4, "checkpoint": 8}
 
 
+def test_time_that_two_records_claim_is_counted_once() -> None:
+    claims = [(1, 10, 10), (2, 8, 5), (3, 14, 2), (4, 12, 4)]  # 0-10, 3-8, 12-14 and, not durable, 8-12
+    timeline = Timeline(begin=0, end=20, first_step_start=0, steps=claims, durable_step=3)
+    assert nonzero(split(timeline)) == {"steps_kept": 12, "steps_redone": 2, "idle": 6}
+
+
 stamp = st.floats(min_value=T0 - 1e6, max_value=T0 + 1e6)
 maybe = st.none() | stamp | st.just(math.nan) | st.just(math.inf)
 took = st.floats(min_value=-10, max_value=1e5) | st.just(math.nan) | st.just(math.inf)

@@ -31,6 +31,13 @@ def test_failure_then_progress_is_one_recovered_incident(attempt: Make) -> None:
     assert past.failure_times_s == (700,)
 
 
+def test_reaching_the_last_step_ends_an_incident_without_a_save(attempt: Make) -> None:
+    finished = attempt(2, first=101, last=130, durable=100, exit_code=0, cause="")
+    past = history([attempt(1, first=1, last=120, durable=100), finished])
+    assert [i.recovered for i in past.incidents] == [True]
+    assert past.exposure_s == 1600
+
+
 def test_a_crash_loop_is_one_incident_with_the_first_cause(attempt: Make) -> None:
     past = history(
         [
@@ -123,13 +130,6 @@ def test_window_cuts_exposure_and_leaves_old_incidents_out(attempt: Make) -> Non
 
 
 def test_failure_without_a_stamp_of_the_first_step_still_counts_once(attempt: Make) -> None:
-    past = history(
-        [
-            attempt(1, first=1, last=10, durable=0).__class__(
-                start=attempt(1).start,
-                end=attempt(1, first=1, last=10).end.model_copy(update={"first_step_at": None}),
-            )
-        ]
-    )
+    past = history([attempt(1, first=1, last=10, first_step_at=None)])
     assert past.failures == len(past.failure_times_s) == 1
-    assert past.exposure_s == 900
+    assert past.exposure_s == 900  # from the start of torchrun: the first stamp there is

@@ -55,6 +55,14 @@ def test_plug_in(assumed: float, exposure: float, failures: int, expected: float
     assert mtbf.plug_in_s(exposure, failures, assumed) == pytest.approx(expected, abs=6e-7)
 
 
+def test_the_assumption_tempers_good_luck_and_never_contradicts_bad() -> None:
+    assert mtbf.for_interval_s(0, 0, 8) == 8
+    assert mtbf.for_interval_s(24, 0, 8) == 32
+    assert mtbf.for_interval_s(100, 1, 28.8) == pytest.approx(64.4)
+    assert mtbf.for_interval_s(6, 7, 3000) == pytest.approx(6 / 7)
+    assert mtbf.for_interval_s(0, 1, 8) == 4  # a failure in no time: nothing to divide
+
+
 def test_prior_is_divided_by_nodes() -> None:
     assert mtbf.prior_s(1) == 6000 * 3600
     assert mtbf.prior_s(48) == 125 * 3600

@@ -27,15 +27,23 @@ def attempts(attempt: Make) -> list[Attempt]:
 
 
 def test_what_the_interval_is_computed_from(attempts: list[Attempt]) -> None:
-    save = report(attempts, prior_s=3600.0).save
+    save = report(attempts, prior_s=900.0).save
     assert save is not None
     assert save.cost_s == (10 * 6 + 5 * 12) / 15
     assert save.step_s == 2
     assert save.restart_s == 3 * 100 / 3 + 3 * (30 + 10) / 2  # start-up per start, the rest per failure
-    assert save.mtbf_s == (3600 + 3 * 800) / 3
-    assert save.best.steps == round((2 * 8 * 2000) ** 0.5 / 2)
+    assert save.mtbf_s == (900 + 3 * 800) / 3
+    assert not save.recorded
+    assert save.best.steps == round((2 * 8 * 1100) ** 0.5 / 2)
     assert save.now.steps == 50  # what the newest attempt used
     assert save.worth == pytest.approx(save.best.ettr - save.now.ettr)
+
+
+def test_a_mild_assumption_does_not_soften_the_records(attempts: list[Attempt]) -> None:
+    save = report(attempts).save  # 6,000 h on one node
+    assert save is not None
+    assert save.mtbf_s == 3 * 800 / 2
+    assert save.recorded
 
 
 def test_the_configuration_knows_todays_setting(attempts: list[Attempt]) -> None:

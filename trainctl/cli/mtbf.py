@@ -189,10 +189,10 @@ def show_report(result: JobReport, *, now: float) -> None:
     """One job on stdout: the figures, then causes, then where the time went."""
     past = result.history
     nodes = f"{result.nodes} node{'s' if result.nodes > 1 else ''}"
-    span = human_seconds(max(0.0, result.end - result.begin))
+    span = _time(max(0.0, result.end - result.begin))
     out = ui.out()
     out.print(
-        f"{result.job} on {nodes} · {span} · {human_seconds(past.exposure_s)} of training",
+        f"{result.job} on {nodes} · {span} · {_time(past.exposure_s)} of training",
         style="bold",
         markup=False,
     )
@@ -228,7 +228,7 @@ def show_report(result: JobReport, *, now: float) -> None:
         out.print()
         shares = _tenths(list(result.buckets.values()))
         rows = [
-            (bucket.value.replace("_", " "), f"{share:.1f} %", human_seconds(seconds))
+            (bucket.value.replace("_", " "), f"{share:.1f} %", _time(seconds))
             for (bucket, seconds), share in zip(result.buckets.items(), shares, strict=True)
         ]
         rows.append(("wall time", f"{math.fsum(shares):.1f} %", human_seconds(result.wall_s)))
@@ -266,9 +266,10 @@ def _save_lines(save: SaveAdvice | None) -> Iterable[tuple[str, str]]:
         f"now {save.now.steps:,}; best {best.steps:,} ({human_seconds(best.interval_s)}); "
         f"worth {_percent(save.worth)} of the cluster",
     )
+    basis = "recorded" if save.recorded else f"with one failure in {_hours(save.prior_s)} assumed"
     yield (
         "",
-        f"{best.formula}: MTBF {_hours(save.mtbf_s)} (with one failure in {_hours(save.prior_s)} assumed), "
+        f"{best.formula}: MTBF {_hours(save.mtbf_s)} ({basis}), "
         f"save {human_seconds(save.cost_s)}, step {human_seconds(save.step_s)}, "
         f"restart {human_seconds(save.restart_s)}",
     )
@@ -320,7 +321,11 @@ def _say_problems(view: LedgerView) -> None:
 
 
 def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.1f} h" if seconds >= 3600 else human_seconds(seconds)
+    return f"{seconds / 3600:,.1f}".removesuffix(".0") + " h" if seconds >= 3600 else _time(seconds)
+
+
+def _time(seconds: float) -> str:
+    return human_seconds(seconds) if seconds else "0 s"
 
 
 def _local(time_s: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainctl.cli import ui
+from trainctl.job.secrets import HIDDEN, is_secret
 
 if TYPE_CHECKING:
     from trainctl.job.plan import Plan, SaveInterval
 
-_SECRET = re.compile("key|token|secret|pass|credential", re.IGNORECASE)
-_HIDDEN = "(hidden)"
 _BASIS = {
     "config": "as the configuration says",
     "young": "by Young's formula",
@@ -45,7 +43,7 @@ def plan(
 
     built = build_plan(config, list(overrides or []))
     if as_json:
-        ui.data(json.dumps(_without_secrets(built.model_dump(mode="json")), indent=2))
+        ui.data(built.public().model_dump_json(indent=2))
     else:
         show(built, verbose=verbose)
         named = "" if str(config) == "trainctl.toml" else f" {config}"
@@ -159,8 +157,8 @@ def _sections(built: Plan) -> Iterator[tuple[str, list[tuple[str, str, str, str]
         rows = [
             (
                 key,
-                _HIDDEN
-                if section == "env" and _SECRET.search(key)
+                HIDDEN
+                if section == "env" and is_secret(key)
                 else _text(value, automatic.get(f"{section}.{key}")),
                 built.sources[f"{section}.{key}"],
                 str(fields[key].description or "") if key in fields else "",
@@ -180,10 +178,3 @@ def _text(value: Any, automatic: Any = None) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return json.dumps(value, ensure_ascii=False)
-
-
-def _without_secrets(dump: dict[str, Any]) -> dict[str, Any]:
-    """The values of variables that look secret are not for terminals and CI logs."""
-    variables = dump["settings"]["env"]
-    dump["settings"]["env"] = {k: _HIDDEN if _SECRET.search(k) else v for k, v in variables.items()}
-    return dump

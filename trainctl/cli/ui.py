@@ -45,7 +45,7 @@ def data(text: str) -> None:
 
 def report(error: TrainctlError) -> None:
     """An expected error: what was found, where, what to do next."""
-    say(error.message, style="bold red")
+    say(f"{error.message} [{error.ref}]", style="bold red")
     for line in error.context:
         err().print(f"  {line}", markup=False)
     if error.hint:

@@ -32,7 +32,7 @@ def describe(pid: int) -> ProcessInfo | None:
         process = psutil.Process(pid)
         with process.oneshot():
             uid = process.uids().real
-            arguments = process.cmdline()
+            arguments = [] if stat.state == "Z" else process.cmdline()  # a zombie has none left
             age_s = max(0.0, time.time() - process.create_time())
             user = process.username()
     except psutil.Error:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from trainctl.errors import TrainctlError
 from trainctl.job.layout import Layout
 from trainctl.job.rundir import RunDir, write_atomic
+from trainctl.job.secrets import HIDDEN, is_secret
 from trainctl.job.settings import Settings
 
 
@@ -86,8 +87,13 @@ class Plan(BaseModel):
         """A path of the configuration file, made absolute."""
         return Path(self.base_dir, path).resolve()
 
+    def public(self) -> Plan:
+        """The plan as it may be shown and stored: secrets of [env] are for the ranks' environment only."""
+        shown = {name: HIDDEN if is_secret(name) else value for name, value in self.settings.env.items()}
+        return self.model_copy(update={"settings": self.settings.model_copy(update={"env": shown})})
+
     def write(self, path: Path) -> None:
-        write_atomic(path, (self.model_dump_json(indent=2) + "\n").encode())
+        write_atomic(path, (self.public().model_dump_json(indent=2) + "\n").encode())
 
 
 def read_plan(path: Path) -> Plan:

@@ -131,39 +131,34 @@ def history(attempts: Iterable[Attempt]) -> History:
 
 def _sort_run(run: Iterable[Attempt], found: _Sorting) -> None:
     reached = 0  # newest durable step of the run so far
-    incident: Incident | None = None  # the one that is not over
+    broken: list[Attempt] = []  # the attempts that failed in the incident that is not over
     for attempt in run:
         end = attempt.end
         if end is None:
             found.open.append(attempt)
             continue
         progress = _progress(end)
-        if incident is not None and progress > reached:
-            found.incidents.append(replace(incident, recovered=True))
-            incident = None
+        if broken and (progress > reached or end.exit_code == 0):
+            found.incidents.append(_incident(broken, recovered=True))
+            broken = []
         reached = max(reached, progress)
 
         failed = end.exit_code != 0 and not end.planned
         startup = not STARTUP_CAUSES.isdisjoint((end.cause, end.cause.split(".")[0]))
-        opens = failed and not startup and incident is None and attempt.new_steps > 0
-        if attempt.new_steps and incident is None:
+        counts = failed and not startup and (attempt.new_steps > 0 or bool(broken))
+        if attempt.new_steps and not broken:
             began = attempt.start.time if end.first_step_at is None else end.first_step_at
-            found.exposures.append(Exposure(begin=began, end=_stopped_at(end), failed=opens))
-        if opens:
-            incident = _open_incident(attempt, end)
-        elif failed and incident is not None and not startup:
-            incident = replace(incident, attempts=(*incident.attempts, attempt.start.attempt))
+            found.exposures.append(Exposure(begin=began, end=_stopped_at(end), failed=counts))
+        if counts:
+            broken.append(attempt)
         elif failed:
             found.startup_failures.append(attempt)
         elif end.exit_code != 0:
             found.planned.append(attempt)
         else:
             found.finished.append(attempt)
-            if incident is not None:
-                found.incidents.append(replace(incident, recovered=True))
-                incident = None
-    if incident is not None:
-        found.incidents.append(incident)
+    if broken:
+        found.incidents.append(_incident(broken, recovered=False))
 
 
 def _progress(end: AttemptEnd) -> int:
@@ -175,17 +170,20 @@ def _stopped_at(end: AttemptEnd) -> float:
     return end.time if end.failed_at is None else end.failed_at
 
 
-def _open_incident(attempt: Attempt, end: AttemptEnd) -> Incident:
+def _incident(broken: list[Attempt], *, recovered: bool) -> Incident:
+    first = broken[0]
+    end = first.end
+    assert end is not None
     return Incident(
         run_id=end.run_id,
         job=end.job,
-        attempts=(end.attempt,),
+        attempts=tuple(attempt.start.attempt for attempt in broken),
         time=_stopped_at(end),
         cause=end.cause,
         detail=end.detail,
         rank=end.rank,
         fingerprint=end.fingerprint,
-        hosts=attempt.start.hosts,
+        hosts=first.start.hosts,
         lost_steps=0 if end.durable_step is None else max(0, end.last_step - end.durable_step),
-        recovered=False,
+        recovered=recovered,
     )

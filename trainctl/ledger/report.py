@@ -31,8 +31,9 @@ class CauseRow:
 class SaveAdvice:
     """Today's save interval against the best one."""
 
-    mtbf_s: float  # that the formula was given: records and the assumption together
-    prior_s: float  # the assumption
+    mtbf_s: float  # that the formula was given
+    prior_s: float  # one failure in this time was assumed
+    recorded: bool  # mtbf_s is that of the records alone
     cost_s: float
     step_s: float
     restart_s: float
@@ -150,10 +151,11 @@ def _save_advice(
     trained = sum(1 for a in attempts if a.new_steps)
     restart_s = buckets[Bucket.STARTUP] / max(1, trained)
     restart_s += (buckets[Bucket.DETECTION] + buckets[Bucket.TEARDOWN]) / max(1, estimate.failures)
-    mtbf_s = mtbf.plug_in_s(estimate.exposure_s, estimate.failures, prior_s)
+    mtbf_s = mtbf.for_interval_s(estimate.exposure_s, estimate.failures, prior_s)
     return SaveAdvice(
         mtbf_s=mtbf_s,
         prior_s=prior_s,
+        recorded=mtbf_s == estimate.mtbf_s,
         cost_s=cost_s,
         step_s=step_s,
         restart_s=restart_s,

@@ -169,13 +169,13 @@ def _save_interval(
     save_basis: str,
     warmup: Warmup | None,
 ) -> SaveInterval:
-    """`save_steps` by the configured formula, from the recorded MTBF and a prior of one failure."""
+    """`save_steps` by the configured formula, from the recorded MTBF, tempered by a prior."""
     step_s, step_basis = _step_time(measured, warmup)
     past = history(attempts)
     failures = len(past.failure_times_s)
     prior_h = settings.ledger.prior_mtbf_h
     prior_s = mtbf.prior_s(layout.nodes) if prior_h == "auto" else prior_h * 3600
-    mtbf_s = mtbf.plug_in_s(past.exposure_s, failures, prior_s)
+    mtbf_s = mtbf.for_interval_s(past.exposure_s, failures, prior_s)
     low_s, high_s = 0.0, math.inf
     if past.exposure_s > 0:
         low_s, high_s = mtbf.interval(past.exposure_s, failures)
@@ -202,9 +202,10 @@ def _save_interval(
 
 
 def _mtbf_basis(past: History, prior_s: float) -> str:
+    failures = len(past.failure_times_s)
     prior = f"a prior of one failure in {human_seconds(prior_s)}"
     if past.exposure_s <= 0:
         return f"{prior}, nothing recorded yet"
-    failures = len(past.failure_times_s)
-    plural = "" if failures == 1 else "s"
-    return f"{failures} interruption{plural} in {human_seconds(past.exposure_s)} and {prior}"
+    record = f"{failures} interruption{'' if failures == 1 else 's'} in {human_seconds(past.exposure_s)}"
+    bad = failures and past.exposure_s / failures <= mtbf.plug_in_s(past.exposure_s, failures, prior_s)
+    return record if bad else f"{record} and {prior}"
