@@ -62,10 +62,11 @@ class Journal:
         self._lately.append(seconds)
         if launched.step % self._log_interval == 0 or record.rejected:
             step_s = sum(self._lately) / len(self._lately)
+            pace = f"{step_s * 1000:.0f} ms" if step_s < 1 else human_seconds(step_s)
             self._lately.clear()
             self.say(
                 f"step {launched.step:,}/{self._steps:,} · loss {record.loss:.3f} · lr {launched.rate:.1e} · "
-                f"{human_count(self._trainer.tokens_per_step / step_s)} tok/s · {human_seconds(step_s)}/step"
+                f"{human_count(self._trainer.tokens_per_step / step_s)} tok/s · {pace}/step"
             )
         return record
 

@@ -82,6 +82,13 @@ class Step:
     def record_width(self) -> int:
         return len(self._record)
 
+    def rehearse(self) -> None:
+        """One pass whose gradients are thrown away. DistributedDataParallel lays out its buckets anew
+        after the first backward, and from three ranks on the layout decides the order of the sums: a
+        resumed process must not differ from one that went on."""
+        self._forward_backward()
+        self._optimizer.zero_grad(set_to_none=False)
+
     def run(self, *, rate: float, stop: bool) -> Tensor:
         """Enqueue one step on `tokens`. Returns the record, [5 + world] float32 on the device, which
         the next call overwrites. stop: what this rank wants all ranks to know."""

@@ -54,6 +54,7 @@ class Trainer:
             gated=plan.settings.rerun.mode == "validate",
             autocast=self.autocast,
         )
+        self.step.rehearse()
         self.checkpoints = Checkpoints(
             run,
             ranks,

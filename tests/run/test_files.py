@@ -13,7 +13,7 @@ import pytest
 from trainctl.errors import TrainctlError
 from trainctl.job.protocol import HeartbeatWriter, Phase
 from trainctl.job.rundir import RunDir, write_json
-from trainctl.run.exits import last_exception, read_rank_end, tail_lines
+from trainctl.run.exits import last_exception, read_ends, tail_lines
 from trainctl.run.lock import hold, is_held
 from trainctl.run.records import from_lines
 from trainctl.run.status import find_runs, read_status
@@ -105,9 +105,18 @@ def test_tail_lines_reads_only_the_end(tmp_path: Path) -> None:
 def test_the_heartbeat_has_the_exception_when_nothing_else_could_be_written(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path).new_attempt()
     HeartbeatWriter(attempt.heartbeat(2), 2).beat(Phase.SHUTDOWN, 8, note="OSError: [Errno 28] No space left")
-    end = read_rank_end(attempt, 2)
+    attempt.exit_status(2).write_text('{"state": "running", "pid": 1}')
+    (end,) = read_ends(attempt)
     assert (end.exception, end.message) == ("OSError", "[Errno 28] No space left")
     assert end.exit_code is None
+
+
+def test_torchrun_says_how_a_killed_wrapper_ended(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path).new_attempt()
+    attempt.exit_status(0).write_text('{"state": "running", "pid": 1}')
+    attempt.exit_status(1).write_text('{"state": "exited", "pid": 2, "exit_code": 1, "ended": 5.0}')
+    write_json(attempt.agent_json, {"outcome": "failed", "failures": {"0": -9, "1": 1}})
+    assert [(end.exit_code, end.ended) for end in read_ends(attempt)] == [(-9, None), (1, 5.0)]
 
 
 def test_the_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:

@@ -3,10 +3,8 @@ import json
 
 def test_rehearsal_measures_and_leaves_no_trace(make_plan, start_ranks, tmp_path):
     plan = make_plan(2, train={"global_batch": 8})
-    before = None
     out = tmp_path / "warmup"
     ranks = start_ranks(plan, ["-m", "payload.warmup", str(out)])
-    before = sorted(plan.run.path.rglob("*"))
     assert ranks.exits() == [0, 0], ranks.outputs
     measured = json.loads((out / "warmup.json").read_text())
     assert set(measured) == {
@@ -16,7 +14,7 @@ def test_rehearsal_measures_and_leaves_no_trace(make_plan, start_ranks, tmp_path
     assert len(measured["peak_memory_bytes"]) == 2
     assert all(value > 0 for value in (measured["step_s"], measured["save_s"], measured["load_s"]))
     assert measured["checkpoint_bytes"] > 100_000
-    assert sorted(plan.run.path.rglob("*")) == before
+    assert [p.name for p in plan.run.path.rglob("*") if p.is_file()] == ["plan.json"]  # the test's own
     assert [p.name for p in out.rglob("*") if p.is_file()] == ["warmup.json"]
 
 

@@ -25,14 +25,14 @@ def launch(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; the run before is kept beside it.")
     ] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show every preflight item.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Preflight without the warm-up step.")] = False,
 ) -> None:
     """Preflight, torchrun, restarts, receipts. The same command again resumes the run."""
     from trainctl.cli.launch_view import LaunchView
-    from trainctl.exitcodes import ExitCode
     from trainctl.run.launch import Options, launch
 
-    view = LaunchView()
+    view = LaunchView(verbose=verbose)
     try:
         code = launch(config, list(overrides or []), Options(fresh=fresh, quick=quick), view)
     finally:

@@ -40,7 +40,8 @@ _LABEL = 11
 class LaunchView:
     """A `run.observer.LaunchObserver` that prints."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, verbose: bool = False) -> None:
+        self._verbose = verbose
         self._host = socket.gethostname().split(".")[0]
         self._terminal = ui.out().is_terminal
         self._progress: Status | None = None
@@ -54,11 +55,13 @@ class LaunchView:
     def note(self, text: str) -> None:
         self._line(text)
 
-    def preflight(self, report: Report, seconds: float) -> None:
-        from trainctl.cli.preflight import print_summary
+    def preflight(self, report: Report) -> None:
+        from trainctl.cli.preflight import print_summary, show
 
-        self._stop_progress()
-        print_summary(report, seconds)
+        if self._verbose:
+            show(report)
+        else:
+            print_summary(report)
 
     def planned(self, plan: Plan) -> None:
         self._plan = plan
@@ -127,10 +130,11 @@ class LaunchView:
         self._explain(attempt, verdict, step)
         if decision.action is Action.RESTART:
             redo = max(0, step - durable_step)
+            steps = "1 step" if redo == 1 else f"{redo:,} steps"
             origin = f"step {durable_step:,}" if durable_step else "the start"
             self._detail(
                 "restart",
-                f"{decision.reason.removeprefix('restart ')}, from {origin} ({redo:,} steps to redo)",
+                f"{decision.reason.removeprefix('restart ')}, from {origin} ({steps} to redo)",
             )
         elif verdict.cause.restart is Restart.PLANNED:
             self._detail("saved", f"step {durable_step:,} · launch again to go on")

@@ -102,12 +102,12 @@ def show(report: Report, output: Format = Format.text, *, verbose: bool = False)
         _print(render.full_text(report, verbose=verbose))
 
 
-def print_summary(report: Report, seconds: float) -> None:
+def print_summary(report: Report) -> None:
     """For `launch`: one line, and the items that are not fine. What to do next when it may not start."""
     from trainctl.job.units import human_seconds
     from trainctl.run import preflight_report as render
 
-    ui.out().print(f"{'preflight':<11} {render.verdict(report)}, {human_seconds(seconds)}", markup=False)
+    ui.out().print(f"{'preflight':<11} {render.verdict(report)}, {human_seconds(report.seconds)}", markup=False)
     _print(render.problems(report))
     if not report.ok:
         ui.out().print(f"next: {render.next_step(report)}", markup=False)

@@ -132,14 +132,17 @@ def _runs_table(found: list[RunStatus]) -> Table:
 
 
 def _ranks_table(status: RunStatus) -> Table:
-    from trainctl.job.units import human_seconds
 
     table = _table("rank", "pid", "step", "phase", "last heartbeat")
     for rank in status.ranks:
-        table.add_row(
-            str(rank.rank), str(rank.pid), f"{rank.step:,}", rank.phase, f"{human_seconds(rank.age_s)} ago"
-        )
+        table.add_row(str(rank.rank), str(rank.pid), f"{rank.step:,}", rank.phase, _age(rank.age_s))
     return table
+
+
+def _age(seconds: float) -> str:
+    from trainctl.job.units import human_seconds
+
+    return f"{seconds:.1f} s ago" if seconds < 10 else f"{human_seconds(seconds)} ago"
 
 
 def _table(*columns: str) -> Table:

@@ -22,9 +22,10 @@ _EXCEPTION_LINE = re.compile(
 class RankEnd:
     """One rank's end. Times are unix seconds.
 
-    exit_code: as `subprocess` gives it (negative: signal); None while running or when its wrapper
-    was killed before it could write. exception/message: the first exception, from the trainer's own
-    report or from the end of stderr. verdict: reason given with exit code 16, 17 or 75.
+    exit_code: as `subprocess` gives it (negative: signal); None while running, or when nobody was left
+    to see it. ended: None when its wrapper was killed with it. exception/message: the first exception,
+    from the trainer's own report or from the end of stderr. verdict: the reason given with exit code
+    16, 17 or 75.
     """
 
     rank: int
@@ -53,8 +54,15 @@ def read_status(attempt: AttemptDir, rank: int) -> dict[str, Any] | None:
     return read_json(attempt.exit_status(rank))
 
 
-def read_rank_end(attempt: AttemptDir, rank: int) -> RankEnd:
-    """Everything that is known about the end of `rank`."""
+def read_ends(attempt: AttemptDir) -> tuple[RankEnd, ...]:
+    """How every rank that was started ended, by rank."""
+    report = read_json(attempt.agent_json) or {}
+    failures = report.get("failures", {})
+    return tuple(_read_end(attempt, rank, failures.get(str(rank))) for rank in attempt.ranks("exits"))
+
+
+def _read_end(attempt: AttemptDir, rank: int, seen_by_torchrun: int | None) -> RankEnd:
+    """seen_by_torchrun: exit code of the wrapper, which counts when the wrapper itself was killed."""
     status = read_status(attempt, rank) or {}
     report = read_json(attempt.exit_report(rank)) or {}
     heartbeat = read_heartbeat(attempt.heartbeat(rank))
@@ -65,7 +73,7 @@ def read_rank_end(attempt: AttemptDir, rank: int) -> RankEnd:
         exception, message = last_exception(attempt.stderr(rank))
     return RankEnd(
         rank=rank,
-        exit_code=status.get("exit_code"),
+        exit_code=status.get("exit_code", seen_by_torchrun),
         ended=status.get("ended"),
         pid=status.get("pid", 0),
         start_ticks=status.get("start_ticks", 0),

@@ -14,6 +14,7 @@ from pathlib import Path
 from trainctl.errors import TrainctlError
 from trainctl.exitcodes import ExitCode
 from trainctl.host import processes
+from trainctl.host.facts import Warmup
 from trainctl.job.manifest import newest_verified, set_aside
 from trainctl.job.plan import Plan, identity_values, read_plan
 from trainctl.job.protocol import ENV_RUN_ID
@@ -21,12 +22,12 @@ from trainctl.job.rundir import AttemptDir, read_json, remove_tree, write_json
 from trainctl.ledger.store import AttemptStart, append
 from trainctl.run import close
 from trainctl.run.classify import Ending, Verdict, classify
-from trainctl.run.exits import read_rank_end
+from trainctl.run.exits import read_ends
 from trainctl.run.lock import hold
 from trainctl.run.observer import LaunchObserver, Resume
 from trainctl.run.planning import build_plan
 from trainctl.run.policy import Action, Decision, Past, decide
-from trainctl.run.preflight import Report, run_preflight
+from trainctl.run.preflight import Report, prepare
 from trainctl.run.records import read_records
 from trainctl.run.supervise import KILL_DEADLINE_S, Outcome, Signals, Supervisor
 from trainctl.run.torchrun import rank_command, rank_environment
@@ -63,21 +64,21 @@ def launch(
                 _refuse_another_job(plan)
                 if _finished(plan, observer):
                     return ExitCode.DONE
-            started = time.monotonic()
-            warmup = None
-            if plan.settings.preflight.warmup and not options.quick and plan.bundled:
+            measured: list[Warmup] = []
+
+            def warm_up(plan: Plan) -> Warmup:
                 warmup = run_warmup(plan, signals=signals, environ=environ)
-                if signals.count:
-                    return _interrupted(signals)
+                measured.extend([warmup] if warmup.ok else [])
+                return warmup
 
-            def make_plan() -> Plan:
-                return build_plan(config_path, overrides, environ, warmup if warmup and warmup.ok else None)
+            def make_plan(warmup: Warmup | None = None) -> Plan:
+                known = warmup or (measured[0] if measured else None)
+                return build_plan(config_path, overrides, environ, known)
 
-            plan = make_plan()
-            report = run_preflight(plan, warmup=warmup, quick=options.quick)
-            observer.preflight(report, time.monotonic() - started)
+            plan, report = prepare(make_plan, warm_up, quick=options.quick, environ=environ)
             if signals.count:
                 return _interrupted(signals)
+            observer.preflight(report)
             if not report.ok:
                 return ExitCode.PREFLIGHT
             run_id = _open_run(plan, options.fresh, observer)
@@ -351,7 +352,7 @@ def _ending(plan: Plan, attempt: AttemptDir, outcome: Outcome, resume: Resume) -
         last = max([resume.step, *(step for step, _, _ in records.steps[-1:])])
         reached = last >= plan.settings.train.steps
     return Ending(
-        ranks=tuple(read_rank_end(attempt, rank) for rank in attempt.ranks("exits")),
+        ranks=read_ends(attempt),
         agent_code=outcome.agent_code,
         agent_error=outcome.agent_error,
         stop=outcome.stop,

@@ -21,6 +21,7 @@ from trainctl.job.units import human_seconds
 
 _COUNTED = (Status.PASS, Status.WARN, Status.UNKNOWN, Status.FAIL, Status.SKIP)
 STATUS_COLUMN = 21  # where the status word begins in a line that has one
+_SHOWN_HOSTS = 4
 _DETAIL = " " * (STATUS_COLUMN + 8)
 
 
@@ -109,11 +110,11 @@ def problems(report: Report) -> Iterator[Line]:
 def _item(findings: Sequence[Finding], report: Report, verbose: bool) -> Iterator[Line]:
     label = _label(findings[0].item)
     trouble = [finding for finding in findings if finding.status not in (Status.PASS, Status.SKIP)]
-    for finding in findings if verbose or not trouble else trouble:
-        host = f"{finding.host} " if finding.host and len(report.facts) > 1 else ""
+    for finding, hosts in _fold(findings if verbose or not trouble else trouble):
         fine = finding.status in (Status.PASS, Status.SKIP)
         code = "" if fine and not verbose else f" · {finding.code}"
-        yield Line(f"{label}{finding.status.value:<7} {host}{finding.summary}{code}", finding.status)
+        where = _where(hosts, len(report.facts))
+        yield Line(f"{label}{finding.status.value:<7} {where}{finding.summary}{code}", finding.status)
         label = " " * STATUS_COLUMN
         if not fine or verbose:
             yield from (Line(f"{_DETAIL}{line}") for line in finding.evidence)
@@ -121,6 +122,23 @@ def _item(findings: Sequence[Finding], report: Report, verbose: bool) -> Iterato
             yield Line(f"{_DETAIL}waived: {finding.waived}")
         elif finding.fix and not fine:
             yield Line(f"{_DETAIL}do: {finding.fix}")
+
+
+def _fold(findings: Sequence[Finding]) -> Iterator[tuple[Finding, list[str]]]:
+    """Findings that differ by host only, once, with all their hosts."""
+    hosts: dict[Finding, list[str]] = {}
+    for finding in findings:
+        hosts.setdefault(finding.model_copy(update={"host": ""}), []).append(finding.host)
+    yield from hosts.items()
+
+
+def _where(hosts: Sequence[str], nodes: int) -> str:
+    """ "node02 ", or nothing where it is said of every node or of none."""
+    named = [host for host in hosts if host]
+    if not named or len(named) == nodes:
+        return ""
+    more = f" and {len(named) - _SHOWN_HOSTS} more" if len(named) > _SHOWN_HOSTS else ""
+    return f"{', '.join(named[:_SHOWN_HOSTS])}{more} "
 
 
 def _label(item: int) -> str:

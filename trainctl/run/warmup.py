@@ -22,7 +22,7 @@ from trainctl.job.plan import Plan
 from trainctl.job.protocol import Heartbeat
 from trainctl.job.rundir import AttemptDir, RunDir, read_json
 from trainctl.run.classify import Ending, classify
-from trainctl.run.exits import read_rank_end, tail_lines
+from trainctl.run.exits import read_ends, tail_lines
 from trainctl.run.supervise import Signals, State, Supervisor
 from trainctl.run.torchrun import rank_environment
 
@@ -103,10 +103,9 @@ def _measure(plan: Plan, scratch: Path, signals: Signals, environ: Mapping[str, 
 
 
 def _failure(attempt: AttemptDir, outcome: Outcome, seconds: float) -> Warmup:
-    ranks = tuple(read_rank_end(attempt, rank) for rank in attempt.ranks("exits"))
     verdict = classify(
         Ending(
-            ranks=ranks,
+            ranks=read_ends(attempt),
             agent_code=outcome.agent_code,
             agent_error=outcome.agent_error,
             stop=outcome.stop,
