@@ -19,7 +19,7 @@ help: # the targets
 	@echo "make bench   measurements          make clean   remove what was built, not ./runs"
 
 demo: $(READY)
-	$(BIN)/trainctl launch docs/examples/demo.toml --fresh --set job.runs_dir=$(CURDIR)/runs
+	$(BIN)/trainctl launch docs/examples/demo.toml --fresh --verbose
 
 test: lint type unit e2e
 

@@ -95,10 +95,10 @@ class Checkpoints:
         if self._ranks.first:
             write_manifest(directory, manifest)
         dist.barrier(group)
-        seconds = time.perf_counter() - started
         self.newest_step = progress.step
         if self._ranks.first:
-            self._prune()
+            self._prune()  # the others wait for this rank in the next step, so it is part of the cost
+        seconds = time.perf_counter() - started
         return Saved(path=directory, seconds=seconds, size_bytes=manifest.size_bytes)
 
     def load(self, directory: Path) -> Progress:
@@ -113,7 +113,7 @@ class Checkpoints:
             raise TrainctlError(
                 "checkpoint-unreadable",
                 f"{directory} is not a checkpoint: {reason}",
-                hint="resume from a checkpoint that verifies: trainctl ckpt list",
+                hint="launch again: trainctl resumes from the newest one that verifies",
             )
         if manifest.identity_digest != self._identity:
             raise TrainctlError(

@@ -67,13 +67,13 @@ def open_corpus(plan: Plan) -> Corpus:
     little text for one training and one held-out window per rank.
     """
     data, shape = plan.settings.data, plan.settings.model
-    if data.path is None:
+    source = plan.data_path
+    if source is None:
         raise TrainctlError(
             "data-path",
             "data.path is not set, the bundled trainer needs text to train on",
             hint="name a text file, a folder or a .bin file as path under [data]",
         )
-    source = plan.resolve(data.path)
     cache = plan.resolve(data.cache_dir)
     try:
         if source.suffix == ".bin" and source.is_file():

@@ -12,7 +12,7 @@ from payload.step import Record
 from payload.trainer import Trainer
 from trainctl import Reporter
 from trainctl.job.protocol import Phase
-from trainctl.job.units import human_count, human_seconds
+from trainctl.job.units import human_bytes, human_count, human_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,9 @@ class Journal:
         self._reporter.phase(Phase.CHECKPOINT)
         saved = self._trainer.save()
         self._reporter.record("checkpoint", step=step, seconds=saved.seconds, size_bytes=saved.size_bytes)
-        self.say(f"checkpoint of step {step:,} in {human_seconds(saved.seconds)} · {saved.path}")
+        self.say(
+            f"checkpoint of step {step:,} · {human_bytes(saved.size_bytes)} in {human_seconds(saved.seconds)}"
+        )
         return saved
 
     def restore(self, directory: Path) -> None:
@@ -101,7 +103,7 @@ class Journal:
         self._trainer.load(directory)
         step, seconds = self._trainer.progress.step, time.perf_counter() - started
         self._reporter.record("restore", step=step, seconds=seconds)
-        self.say(f"resumed from step {step:,} in {human_seconds(seconds)} · {directory}")
+        self.say(f"resumed from step {step:,} in {human_seconds(seconds)}")
 
     def stepping(self) -> None:
         """Steps follow, with their own time limit."""

@@ -62,9 +62,9 @@ def make_plan() -> MakePlan:
             settings=settings,
             sources={},
             config_path="trainctl.toml",
-            base_dir="/work",
-            run_dir="/work/runs/gpt",
-            ledger_dir="/work/runs/ledger",
+            base_dir="/srv",
+            run_dir="/srv/runs/gpt",
+            ledger_dir="/srv/runs/ledger",
             identity_digest=IDENTITY,
             config_digest="f" * 16,
             layout=resolve_layout(settings.parallel, settings.cluster.nodes, procs),
@@ -84,7 +84,7 @@ def _gpu(index: int, **changes: Any) -> dict[str, Any]:
 
 def _place(role: str, **changes: Any) -> dict[str, Any]:
     place = {
-        "role": role, "path": f"/work/{role}", "exists": True, "probed": "/work", "free_bytes": 900 * GIB,
+        "role": role, "path": f"/srv/{role}", "exists": True, "probed": "/srv", "free_bytes": 900 * GIB,
         "free_inodes": 10**7, "filesystem": "ext4", "write_s": 0.01,
     }  # fmt: skip
     return place | changes

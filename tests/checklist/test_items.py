@@ -15,6 +15,8 @@ SCRIPT = {"job.script": "train.py", "data.path": None}
 BIG = {"model.hidden": 1024, "model.heads": 16, "model.layers": 24, "model.seq_len": 1024}
 HANDLING, MONITORING = "NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"
 ONE_RANK = {"cluster.procs_per_node": 1}
+IDLE = {"index": 0, "total_bytes": 80 * GIB, "free_bytes": 80 * GIB}
+FULL = {"index": 1, "total_bytes": 80 * GIB, "free_bytes": 0}
 NO_DUMPS = {"dumps": {"exists": False}}
 PROCESS = {
     "pid": 4242, "parent_pid": 1, "uid": 0, "user": "ann", "ours": True, "command": "python train.py",
@@ -65,7 +67,7 @@ BAD = [
     case("TC101", at="cuda", gpu0=held(PROCESS)),
     case("TC101", at="cuda", gpu0={"free_bytes": 2 * GIB}),
     case("TC102", SCRIPT, at="cuda", gpu0=held(FOREIGN, free=40 * GIB)),
-    case("TC103", changes={"leftovers.of_runs": [{**PROCESS, "run_id": "a", "run_dir": "/work/runs/gpt"}]}),
+    case("TC103", changes={"leftovers.of_runs": [{**PROCESS, "run_id": "a", "run_dir": "/srv/runs/gpt"}]}),
     case("TC104", changes={"leftovers.of_runs": [{**PROCESS, "run_id": "b", "run_dir": "/elsewhere"}]}),
     case("TC105", changes={"leftovers.data_workers": [PROCESS]}),
     case("TC106", changes={"leftovers.stuck": [{**PROCESS, "state": "D", "wait_channel": "nfs_wait"}]}),
@@ -156,8 +158,8 @@ BAD = [
     case("TC805", environ={"TORCH_FR_BUFFER_SIZE": "abc"}),
     case("TC805", changes={"software": "no answer in 10 s"}),
     # 9 exceptions
-    case("TC901", SCRIPT, changes={"trainer.syntax_error": "/work/train.py:2: invalid syntax"}),
-    case("TC902", SCRIPT, changes={"trainer.problem": "/work/train.py: No such file or directory"}),
+    case("TC901", SCRIPT, changes={"trainer.syntax_error": "/srv/train.py:2: invalid syntax"}),
+    case("TC902", SCRIPT, changes={"trainer.problem": "/srv/train.py: No such file or directory"}),
     case("TC903", SCRIPT, changes={"trainer.reports": False}),
     case("TC904", changes={"trainer.proof_error": "the trial exception left no report"}),
     case("TC905", changes={"trainer": "no answer in 10 s"}),
@@ -223,6 +225,7 @@ GOOD = [
     case("", at="cuda", gpu0={"free_bytes": 60 * GIB}),  # enough for this model
     case("", {"train.micro_batch": 4}, at="cuda", environ={"CUDA_VISIBLE_DEVICES": "1,0"}),
     case("", ONE_RANK, at="cuda", gpu0={"free_bytes": 0}, environ={"CUDA_VISIBLE_DEVICES": "1"}),
+    case("", ONE_RANK, at="cuda", changes={"gpus.devices": [IDLE, FULL]}),  # the second is not used
     case("", at="cuda", environ={"NCCL_SOCKET_IFNAME": "eth0"}),
     case("", at="cuda", environ={"NCCL_SOCKET_IFNAME": "eth"}),  # a prefix, nobody's full name
     case("", at="cuda", environ={"NCCL_SOCKET_IFNAME": "^docker,lo"}),

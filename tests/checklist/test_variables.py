@@ -128,7 +128,7 @@ def test_sources_that_disagree_and_sources_that_cannot_be_read(
         {
             "environment.variables": [{"name": "NCCL_IB_TC", "value": "106", "source": "[env]"}],
             "environment.shadowed": [{"name": "NCCL_IB_TC", "value": "41", "source": "/etc/nccl.conf"}],
-            "environment.unreadable": ["/root/.nccl.conf: Permission denied"],
+            "environment.unreadable": ["/etc/nccl.conf: Permission denied"],
         }
     )
     codes = {finding.code: finding for finding in judged(2, make_plan(device="cuda"), facts)}

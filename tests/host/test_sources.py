@@ -49,8 +49,10 @@ def test_without_a_limit_memory_is_what_the_kernel_calls_available(tmp_path: Pat
 def test_the_tightest_enclosing_cgroup_decides_and_file_cache_is_free(tmp_path: Path) -> None:
     meminfo(tmp_path / "proc", "0::/pod/job\n")
     cgroups = tmp_path / "cgroup"
-    write(cgroups / "pod/job/memory.max", "max\n")
-    write(cgroups / "pod/job/memory.current", "123\n")
+    write(cgroups / "pod/job/memory.max", f"{32 * GIB}\n")
+    write(cgroups / "pod/job/memory.current", f"{7 * GIB}\n")
+    write(cgroups / "memory.max", "max\n")
+    write(cgroups / "memory.current", "123\n")
     write(cgroups / "pod/memory.max", f"{8 * GIB}\n")
     write(cgroups / "pod/memory.current", f"{7 * GIB}\n")
     write(cgroups / "pod/memory.stat", f"anon 5\ninactive_file {3 * GIB}\n")

@@ -216,6 +216,9 @@ def _relative(path: Path, base: Path, what: str) -> str:
 
 
 def _standard_library() -> str:
+    """The name for it, once its sources are seen: some distributions ship without them."""
+    from trainctl.job.plan import STANDARD_LIBRARY
+
     folder = Path(sysconfig.get_path("stdlib"))
     if not any(folder.glob("*.py")):
         raise TrainctlError(
@@ -223,7 +226,7 @@ def _standard_library() -> str:
             f"no Python sources in {folder} to train on",
             hint="name a text file or a folder: trainctl init --data PATH",
         )
-    return str(folder)
+    return STANDARD_LIBRARY
 
 
 def render(values: Mapping[str, Any], heading: str) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import ui
+from trainctl.cli.command import suggest
 
 
 def register(app: typer.Typer) -> None:
@@ -43,14 +44,17 @@ def launch(
 
 
 def _next_commands(code: int, config: Path) -> list[str]:
-    """The last line says what to do next."""
+    """The last lines say what to do next, as commands to paste."""
     from trainctl.exitcodes import ExitCode
 
-    name = "" if config == Path("trainctl.toml") else f" {config}"
+    again = suggest("launch", config)
     if code == ExitCode.DONE:
-        return [f"next: trainctl mtbf report{name}  (what it cost, and how often to save)"]
+        return [
+            f"next: {suggest('mtbf report', config)}   what it cost, and how often to save",
+            f"      {suggest('plan', config)}   what the next launch would do, with the numbers of this one",
+        ]
     if code in (ExitCode.INTERRUPTED, ExitCode.REQUEUE):
-        return [f"next: trainctl launch{name}  (goes on where it stopped)"]
+        return [f"next: {again}   goes on where it stopped"]
     if code == ExitCode.PREFLIGHT:
         return []
-    return [f"next: mend the cause, then trainctl launch{name}  (goes on from the newest checkpoint)"]
+    return [f"next: mend the cause, then {again}   goes on from the newest checkpoint"]

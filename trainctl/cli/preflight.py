@@ -107,7 +107,8 @@ def print_summary(report: Report) -> None:
     from trainctl.job.units import human_seconds
     from trainctl.run import preflight_report as render
 
-    ui.out().print(f"{'preflight':<11} {render.verdict(report)}, {human_seconds(report.seconds)}", markup=False)
+    verdict = f"{render.verdict(report)}, {human_seconds(report.seconds)}"
+    ui.out().print(f"{'preflight':<11} {verdict}", markup=False)
     _print(render.problems(report))
     if not report.ok:
         ui.out().print(f"next: {render.next_step(report)}", markup=False)

@@ -99,7 +99,7 @@ def _end(pids: Mapping[str, int], finished: set[str]) -> None:
     """Collect the children. One that ignores KILL sits in the kernel and is left to init."""
     for name, pid in pids.items():
         if name not in finished:
-            os.kill(pid, signal.SIGTERM)  # our own unreaped child: the pid cannot have been recycled
+            os.kill(pid, signal.SIGKILL)  # our own unreaped child: the pid cannot have been recycled
     waiting = set(pids.values())
     give_up = time.monotonic() + _REAP_S
     while waiting and time.monotonic() < give_up:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sysconfig
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +17,10 @@ from trainctl.job.layout import Layout
 from trainctl.job.rundir import RunDir, write_atomic
 from trainctl.job.secrets import HIDDEN, is_secret
 from trainctl.job.settings import Settings
+
+
+# A text that every machine has: the sources of the Python that runs the ranks.
+STANDARD_LIBRARY = "@stdlib"
 
 
 class SaveInterval(BaseModel):
@@ -82,6 +87,14 @@ class Plan(BaseModel):
     def accumulation(self) -> int:
         """Micro-batches of one rank in one step. Item 6 of preflight proves that it divides."""
         return max(1, self.global_batch // (self.settings.train.micro_batch * self.layout.dp))
+
+    @property
+    def data_path(self) -> Path | None:
+        """Where the text is; None when none is configured (another trainer)."""
+        wanted = self.settings.data.path
+        if wanted == STANDARD_LIBRARY:
+            return Path(sysconfig.get_path("stdlib"))
+        return None if wanted is None else self.resolve(wanted)
 
     def resolve(self, path: str) -> Path:
         """A path of the configuration file, made absolute."""

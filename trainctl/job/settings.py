@@ -89,7 +89,7 @@ class Model(Section):
 
 class Data(Section):
     path: str | None = None
-    """a text file, a folder of them, or a nanoGPT .bin file; relative to the configuration file"""
+    """a text file, a folder of them, a nanoGPT .bin file, or @stdlib for Python's own sources"""
     include: tuple[str, ...] = ("**/*.txt", "**/*.md", "**/*.py")
     """which files of a folder are read, as glob patterns"""
     tokenizer: str | None = None
