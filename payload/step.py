@@ -21,8 +21,10 @@ from torch.nn.utils import get_total_norm
 
 from payload.optimizer import set_rate
 
-# Places in the record; the ranks' own flags follow.
-_LOSS, _STOP, _NORM_INVALID, _NORM, _REJECTED, _FLAGS = range(6)
+# Places in the record. From _NORM_POISON on, all are 0 in a good step and NaN where something was not
+# finite (x * 0 is 0 for every finite x): the averaged gradient's norm, then each rank's own loss and
+# gradient.
+_LOSS, _STOP, _NORM, _REJECTED, _NORM_POISON, _POISON = range(6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,8 @@ class Record:
     """What one step did, on the host. loss: mean nats per token over all ranks.
 
     rejected: the update was held back. invalid_ranks: whose own loss or gradient was not finite;
-    empty when only the norm of the averaged gradient was not. stop: some rank was asked to stop.
+    empty when only the norm of the averaged gradient was not (with one rank, that is all there is).
+    stop: some rank was asked to stop.
     """
 
     step: int
@@ -68,12 +71,15 @@ class Step:
         self._gated = gated
         self._grad_clip = grad_clip
         self._rank, self._world = dist.get_rank(), dist.get_world_size()
-        self._invalid = torch.zeros((), device=self.device)
+        self._inspected = torch.zeros((), device=self.device)
         self.rejected = torch.zeros((), device=self.device)
-        self._record = torch.zeros(_FLAGS + self._world, device=self.device)
+        self._record = torch.zeros(_POISON + self._world, device=self.device)
+        self._judged = self._record[_NORM_POISON:]
+        self._place = self._record.unbind()
         if gated:
-            self._ddp.register_comm_hook(self._invalid, _inspect_and_average)
             optimizer.found_inf = self.rejected  # type: ignore[attr-defined]
+        if gated and self._world > 1:  # one rank has nobody to tell it from: the norm shows it all
+            self._ddp.register_comm_hook(self._inspected, _inspect_and_average)
         if grad_clip:
             # The fused kernel divides by it, which clips without a pass over the gradients.
             optimizer.grad_scale = torch.ones((), device=self.device)  # type: ignore[attr-defined]
@@ -94,22 +100,20 @@ class Step:
         the next call overwrites. stop: what this rank wants all ranks to know."""
         set_rate(self._optimizer, rate)
         self._optimizer.zero_grad(set_to_none=False)
-        record = self._record.zero_()
-        self._invalid.zero_()
+        place, record = self._place, self._record.zero_()
+        self._inspected.zero_()
         loss_sum = self._forward_backward()
         norm = get_total_norm([weight.grad for weight in self._weights if weight.grad is not None])
         if self._gated:
-            self._invalid.add_(_not_finite(loss_sum))
-            record[_FLAGS + self._rank].copy_(self._invalid.clamp(max=1))
-            record[_NORM_INVALID].copy_(_not_finite(norm))
-        record[_LOSS].copy_(loss_sum).div_(self._world)
-        record[_STOP].fill_(float(stop))
+            torch.mul(self._inspected.add_(loss_sum), 0, out=place[_POISON + self._rank])
+            torch.mul(norm, 0, out=place[_NORM_POISON])
+        torch.div(loss_sum, self._world, out=place[_LOSS])
+        place[_STOP].fill_(float(stop))
         dist.all_reduce(record)
         if self._gated:
-            seen = record[_FLAGS:].sum() + record[_NORM_INVALID]
-            self.rejected.copy_(torch.maximum(self.rejected, (seen > 0).float()))
-        record[_NORM].copy_(norm)
-        record[_REJECTED].copy_(self.rejected)
+            self.rejected.logical_or_(self._judged.sum())  # NaN counts as true; once set it stays
+        place[_NORM].copy_(norm)
+        place[_REJECTED].copy_(self.rejected)
         if self._grad_clip:
             scale: Tensor = self._optimizer.grad_scale  # type: ignore[attr-defined]
             scale.copy_((norm / self._grad_clip).clamp(min=1))
@@ -156,17 +160,12 @@ class Mailbox:
             grad_norm=float(values[_NORM]),
             stop=bool(values[_STOP] > 0),
             rejected=bool(values[_REJECTED] > 0),
-            invalid_ranks=tuple(int(rank) for rank in np.flatnonzero(values[_FLAGS:] > 0)),
+            invalid_ranks=tuple(int(rank) for rank in np.flatnonzero(np.isnan(values[_POISON:]))),
         )
 
 
-def _not_finite(value: Tensor) -> Tensor:
-    """1.0 where a scalar is NaN or Inf, else 0.0, on its device."""
-    return (~torch.isfinite(value)).float()
-
-
 def _inspect_and_average(
-    invalid: Tensor,
+    inspected: Tensor,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
     """Look at this rank's own gradient before averaging spreads a NaN to every rank.
@@ -174,5 +173,5 @@ def _inspect_and_average(
     A sum keeps every NaN and Inf, and is one cheap pass. It can also overflow on finite values, but
     only where the gradient norm overflows as well.
     """
-    invalid.add_(_not_finite(bucket.buffer().sum()))
+    inspected.add_(bucket.buffer().sum())
     return allreduce_hook(dist.group.WORLD, bucket)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from trainctl.job.protocol import ENV_ATTEMPT, ENV_RESUME, ENV_RUN_DIR, Heartbea
 from trainctl.job.rundir import AttemptDir, RunDir, write_json
 
 _TRACEBACK_LINES = 200
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: it is called at every step
 
 
 class Reporter:
@@ -81,7 +82,7 @@ class Reporter:
             return
         line = {"kind": kind, "time": time.time(), "rank": self.rank, "host": self.host, **fields}
         try:
-            self._records.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+            self._records.write(_encode(line).encode() + b"\n")
         except OSError:
             pass  # a full disk must not end training; the heartbeat still shows the step
 

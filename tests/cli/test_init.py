@@ -14,6 +14,7 @@ from trainctl.cli import init
 from trainctl.cli.init import Machine
 from trainctl.errors import TrainctlError
 from trainctl.job.config import load, load_text
+from trainctl.job.plan import STANDARD_LIBRARY
 from trainctl.job.settings import Settings
 
 LAPTOP = Machine(cores=2, memory_bytes=16 << 30, gpu_bytes=())
@@ -41,8 +42,7 @@ def test_writes_a_file_that_loads(folder: Path) -> None:
     said = run()
     loaded = load(Path("trainctl.toml"), {})
     assert loaded.settings.job.name == "gpt"
-    assert loaded.settings.data.path is not None
-    assert any(Path(loaded.settings.data.path).glob("*.py"))
+    assert loaded.settings.data.path == STANDARD_LIBRARY
     assert "next: trainctl preflight, then trainctl launch" in said
     assert f"{loaded.settings.train.steps:,} steps" in said
 

@@ -56,12 +56,9 @@ class LaunchView:
         self._line(text)
 
     def preflight(self, report: Report) -> None:
-        from trainctl.cli.preflight import print_summary, show
+        from trainctl.cli.preflight import show_before_launch
 
-        if self._verbose:
-            show(report)
-        else:
-            print_summary(report)
+        show_before_launch(report, verbose=self._verbose)
 
     def planned(self, plan: Plan) -> None:
         self._plan = plan

@@ -102,16 +102,19 @@ def show(report: Report, output: Format = Format.text, *, verbose: bool = False)
         _print(render.full_text(report, verbose=verbose))
 
 
-def print_summary(report: Report) -> None:
-    """For `launch`: one line, and the items that are not fine. What to do next when it may not start."""
+def show_before_launch(report: Report, *, verbose: bool = False) -> None:
+    """For `launch`: one line, and the items that are not fine; all items with `verbose`."""
     from trainctl.job.units import human_seconds
     from trainctl.run import preflight_report as render
 
-    verdict = f"{render.verdict(report)}, {human_seconds(report.seconds)}"
-    ui.out().print(f"{'preflight':<11} {verdict}", markup=False)
+    if verbose:
+        return _print(render.full_text(report, going_on=True))
+    said = f"{render.verdict(report)}, {human_seconds(report.seconds)}"
+    ui.out().print(f"{'preflight':<11} {said}", markup=False)
     _print(render.problems(report))
     if not report.ok:
         ui.out().print(f"next: {render.next_step(report)}", markup=False)
+    return None
 
 
 def read_facts(path: Path) -> list[NodeFacts]:

@@ -18,7 +18,6 @@ from trainctl.job.rundir import RunDir, write_atomic
 from trainctl.job.secrets import HIDDEN, is_secret
 from trainctl.job.settings import Settings
 
-
 # A text that every machine has: the sources of the Python that runs the ranks.
 STANDARD_LIBRARY = "@stdlib"
 

@@ -30,7 +30,7 @@ from trainctl.job.plan import Plan
 from trainctl.run.preflight_report import Report
 from trainctl.run.torchrun import rank_environment
 
-__all__ = ["Report", "collect", "judge", "prepare", "run_preflight"]
+__all__ = ["Report", "collect", "judge", "prepare"]
 
 WARMUP_ITEM = 5
 
@@ -170,23 +170,6 @@ def headline(plan: Plan) -> str:
 
 def _short(path: str) -> str:
     return min(os.path.relpath(path), path, key=len)
-
-
-def run_preflight(
-    plan: Plan,
-    *,
-    warmup: Warmup | None = None,
-    quick: bool = False,
-    environ: Mapping[str, str] | None = None,
-    only: Sequence[str] = (),
-) -> Report:
-    """Collect and judge on this machine. `warmup`: its measurements, when it has run already."""
-    started = time.monotonic()
-    facts = collect(plan, environ)
-    reason = _no_warmup(plan, quick)
-    facts = facts.without_warmup(reason) if warmup is None else facts.with_warmup(warmup)
-    report = judge(plan, [facts], only)
-    return report.model_copy(update={"seconds": time.monotonic() - started})
 
 
 def prepare(

@@ -80,8 +80,11 @@ class Line:
     status: Status | None = None
 
 
-def full_text(report: Report, *, verbose: bool = False) -> Iterator[Line]:
-    """One line an item, details only for what is not fine; verdict and next step last."""
+def full_text(report: Report, *, verbose: bool = False, going_on: bool = False) -> Iterator[Line]:
+    """One line an item, details only for what is not fine; verdict and next step last.
+
+    going_on: the launch follows by itself, so a ready machine needs no next step.
+    """
     yield Line(report.title)
     yield Line("")
     for findings in report.items().values():
@@ -91,7 +94,8 @@ def full_text(report: Report, *, verbose: bool = False) -> Iterator[Line]:
         slowest = sorted(report.durations.items(), key=lambda pair: -pair[1])[:5]
         yield Line("slowest: " + ", ".join(f"{name} {human_seconds(seconds)}" for name, seconds in slowest))
     yield Line(f"{verdict(report)} · {human_seconds(report.seconds)} · {_ready(report)}")
-    yield Line(f"next: {next_step(report)}")
+    if not (going_on and report.ok):
+        yield Line(f"next: {next_step(report)}")
 
 
 def short_text(report: Report) -> Iterator[Line]:
