@@ -46,9 +46,11 @@ class Journal:
         waiting = time.perf_counter()
         record = self._trainer.collect(launched.step)
         now = time.perf_counter()
-        seconds = (now if ended_s is None else ended_s) - launched.started_s
+        ended = now if ended_s is None else ended_s
+        seconds = ended - launched.started_s
         self._reporter.step(
             launched.step,
+            time=time.time() - (now - ended),  # of the step's end, not of this record, which comes later
             loss=record.loss,
             grad_norm=record.grad_norm,
             lr=launched.rate,

@@ -69,8 +69,9 @@ class Reporter:
     def step(self, step: int, **fields: Any) -> None:
         """Record step `step`, the number of completed steps, and beat.
 
-        Usual fields: loss, grad_norm, lr, seconds (the whole step), tokens, peak_memory_bytes,
-        phases (name -> seconds), sample_ids. Values must be plain Python numbers, strings and lists.
+        Usual fields: loss, grad_norm, lr, seconds (the whole step), time (unix seconds of its end, when
+        that is not now), tokens, peak_memory_bytes, phases (name -> seconds), sample_ids. Values must be
+        plain Python numbers, strings and lists.
         """
         self.record("step", step=step, **fields)
         if self._heartbeat is not None:

@@ -28,7 +28,7 @@ def assert_books_are_right(job, causes: list[str]) -> None:
     assert None not in ends
     assert [end.cause for end in ends] == causes
     for attempt in job.attempts:
-        wall = attempt.end.time - attempt.start.begin
+        wall = attempt.end.time - attempt.began
         assert sum(attempt.end.buckets.values()) == pytest.approx(wall, abs=1e-3)
         assert set(attempt.end.buckets) == {bucket.value for bucket in Bucket}
     starts = [attempt.start for attempt in job.attempts]
@@ -68,7 +68,7 @@ def test_a_killed_rank(gpt) -> None:
     assert_books_are_right(job, ["process.killed", ""])
     assert job.attempts[0].end.rank == 1
     assert job.attempts[0].end.durable_step >= 10
-    assert "a rank was ended by SIGKILL" in launch.output
+    assert "a rank was killed: SIGKILL · " in launch.output
     assert_finished(job, 400)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import textwrap
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 _REFRESH_S = 0.25
 _QUIET_S = 30.0  # a pipe hears at least this often that the run is alive
 _SHOWN_LINES = 15
+_HOLD_S = 1.0  # stderr of rank 0 waits: when another rank broke, its complaints only hide the cause
 _LABEL = 11
+_SHORT_CHARS = 60
 
 
 class LaunchView:
@@ -46,6 +49,7 @@ class LaunchView:
         self._terminal = ui.out().is_terminal
         self._progress: Status | None = None
         self._plan: Plan | None = None
+        self._said_plan = ""
         self._resume_step = 0
         self._refreshed = 0.0
         self._spoke = time.monotonic()
@@ -55,9 +59,15 @@ class LaunchView:
     def note(self, text: str) -> None:
         self._line(text)
 
+    def checking(self) -> None:
+        from trainctl.cli.preflight import CHECKING
+
+        self._start_progress(CHECKING)
+
     def preflight(self, report: Report) -> None:
         from trainctl.cli.preflight import show_before_launch
 
+        self._stop_progress()
         show_before_launch(report, verbose=self._verbose)
 
     def planned(self, plan: Plan) -> None:
@@ -71,7 +81,9 @@ class LaunchView:
                 f"{save.basis}: MTBF {human_seconds(save.mtbf_s)} from {save.mtbf_basis}; "
                 f"a save blocks {human_seconds(save.cost_s)}, {save.cost_basis}"
             )
-        self._labelled("plan", f"{every}, {why}")
+        if (said := f"{every}, {why}") != self._said_plan:
+            self._said_plan = said
+            self._labelled("plan", said)
 
     # --- attempts -----------------------------------------------------------------------------
 
@@ -81,18 +93,20 @@ class LaunchView:
         start = f"from step {resume.step:,}, verified" if resume.step else "from scratch"
         self._labelled("run", f"{_short(attempt.path)} · {start} · logs in {_short(attempt.logs)}")
         self._resume_step = resume.step
-        self._tails = [(0, LineTail(attempt.stdout(0))), (0, LineTail(attempt.stderr(0)))]
+        self._out, self._err = LineTail(attempt.stdout(0)), LineTail(attempt.stderr(0))
+        self._held: list[tuple[float, str]] = []
         self._records = RecordTail(attempt.steps(0))
         self._started = time.monotonic()
-        if self._terminal:
-            self._progress = ui.out().status("starting torchrun")
-            self._progress.start()
+        self._start_progress("starting torchrun")
 
     def tick(self, attempt: AttemptDir, state: State, beats: Mapping[int, Heartbeat]) -> None:
-        for rank, tail in self._tails:
-            for line in tail.read():
-                self._rank_line(rank, line)
         now = time.monotonic()
+        for line in self._out.read():
+            self._rank_line(0, line)
+        self._held.extend((now, line) for line in self._err.read())
+        if state is State.RUNNING:
+            while self._held and now - self._held[0][0] > _HOLD_S:
+                self._rank_line(0, self._held.pop(0)[1])
         if now - self._refreshed < _REFRESH_S:
             return
         self._refreshed = now
@@ -112,9 +126,11 @@ class LaunchView:
         self, attempt: AttemptDir, outcome: Outcome, verdict: Verdict, decision: Decision, durable_step: int
     ) -> None:
         self._stop_progress()
-        for rank, tail in self._tails:
-            for line in tail.rest():
-                self._rank_line(rank, line)
+        for line in self._out.rest():
+            self._rank_line(0, line)
+        if verdict.cause is None or verdict.cause.restart is Restart.PLANNED:
+            for line in [*(line for _, line in self._held), *self._err.rest()]:
+                self._rank_line(0, line)
         if outcome.survivors:
             pids = ", ".join(str(process.pid) for process in outcome.survivors)
             self._labelled(
@@ -151,19 +167,19 @@ class LaunchView:
         planned = verdict.cause.restart is Restart.PLANNED
         who = f" · {self._host}:{verdict.rank}" if verdict.rank is not None and not planned else ""
         where = f"after step {step:,}" if step else "before its first step"
+        short = len(verdict.detail) <= _SHORT_CHARS
+        what = f"{verdict.cause.says}: {verdict.detail}" if verdict.detail and short else verdict.cause.says
         self._line(
-            f"attempt {attempt.number} ended {where}: {verdict.cause.says}{who}",
-            style=None if planned else "bold red",
+            f"attempt {attempt.number} ended {where}: {what}{who}", style=None if planned else "bold red"
         )
-        if verdict.detail:
+        if not short:
             self._detail("found", verdict.detail)
         if planned:
             return
         log = verdict.file or attempt.agent_log
         self._detail("read", _short(log))
-        if verdict.rank != 0 or verdict.file is None:
-            for line in tail_lines(log, _SHOWN_LINES):
-                self._rank_line("torchrun" if verdict.rank is None else verdict.rank, line)
+        for line in tail_lines(log, _SHOWN_LINES):
+            self._rank_line("torchrun" if verdict.rank is None else verdict.rank, line)
         if verdict.cause.advice:
             self._detail("advice", verdict.cause.advice)
 
@@ -198,16 +214,30 @@ class LaunchView:
         self._line(f"{self._host}:{rank} {line}" if isinstance(rank, int) else f"{rank} {line}", style="dim")
 
     def _labelled(self, label: str, text: str, style: str | None = None) -> None:
-        self._line(f"{label:<{_LABEL}} {text}", style=style)
+        self._line(f"{label:<{_LABEL}} {text}", style=style, indent=_LABEL + 1)
 
     def _detail(self, label: str, text: str) -> None:
-        self._line(f"  {label:<{_LABEL - 2}} {text}")
+        self._line(f"  {label:<{_LABEL - 2}} {text}", indent=_LABEL)
 
-    def _line(self, text: str, style: str | None = None) -> None:
+    def _line(self, text: str, style: str | None = None, indent: int = 0) -> None:
+        """indent: where the lines that a narrow terminal needs beyond the first begin."""
         self._spoke = time.monotonic()
         if not self._terminal:
             text = f"{time.strftime('%H:%M:%S')} {text}"
+        elif indent:
+            text = textwrap.fill(
+                text,
+                ui.out().width,
+                subsequent_indent=" " * indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
         ui.out().print(text, style=style, markup=False)
+
+    def _start_progress(self, text: str) -> None:
+        if self._terminal:
+            self._progress = ui.out().status(text)
+            self._progress.start()
 
     def _stop_progress(self) -> None:
         if self._progress is not None:

@@ -28,6 +28,9 @@ class Format(str, Enum):
     junit = "junit"
 
 
+CHECKING = "preflight: reading this machine, then a few steps on the real layout"
+
+
 def register(app: typer.Typer) -> None:
     app.command(name="preflight")(preflight)
 
@@ -79,9 +82,13 @@ def preflight(
     else:
         from trainctl.run.warmup import run_warmup
 
-        _, report = prepare(
-            lambda warmup: build_plan(config, changes, warmup=warmup), run_warmup, quick=quick, only=selected
-        )
+        with ui.waiting(CHECKING):
+            _, report = prepare(
+                lambda warmup: build_plan(config, changes, warmup=warmup),
+                run_warmup,
+                quick=quick,
+                only=selected,
+            )
     show(report, output, verbose=verbose)
     raise typer.Exit(report.exit_code)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trainctl.errors import TrainctlError
@@ -19,10 +21,10 @@ if TYPE_CHECKING:
 
 @functools.cache
 def out() -> Console:
-    """stdout. Long lines are the terminal's to wrap: a pipe must not get them cut."""
+    """stdout. A terminal gets lines wrapped at words; a pipe must not get them wrapped or cut."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 @functools.cache
@@ -30,12 +32,22 @@ def err() -> Console:
     """stderr."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 def say(line: str, style: str | None = None) -> None:
     """One line of talk on stderr."""
     err().print(f"trainctl: {line}", style=style, markup=False)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on a terminal what is being waited for; a pipe hears of it when it is over."""
+    if not err().is_terminal:
+        yield
+        return
+    with err().status(what):
+        yield
 
 
 def data(text: str) -> None:

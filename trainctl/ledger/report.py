@@ -89,7 +89,7 @@ def report(
     estimate = mtbf.estimate(past.exposure_s, past.failure_times_s)
     shares = {(a.start.run_id, a.start.attempt): _share_after(a, since) for a in attempts}
     recent = [a for a in attempts if shares[a.start.run_id, a.start.attempt] > 0]
-    first = min(a.start.time for a in recent or attempts)
+    first = min(a.began for a in recent or attempts)
     buckets = goodput.totals(attempts, shares)
     return JobReport(
         job=newest.start.job,

@@ -39,7 +39,7 @@ class AttemptStart(_Record):
     """torchrun was spawned."""
 
     event: Literal["attempt_start"] = "attempt_start"
-    begin: float = 0.0  # unix seconds: end of the attempt before, or start of the launch
+    begin: float | None = None  # unix seconds: end of the attempt before, or start of the launch
     hosts: tuple[str, ...]
     world: int
     device: str  # "cpu" or "cuda"
@@ -88,6 +88,11 @@ class Attempt:
 
     start: AttemptStart
     end: AttemptEnd | None
+
+    @property
+    def began(self) -> float:
+        """When its wall time begins: with the launch, or where the attempt before ended."""
+        return self.start.time if self.start.begin is None else self.start.begin
 
     @property
     def new_steps(self) -> int:

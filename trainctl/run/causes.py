@@ -39,9 +39,9 @@ CAUSES = _table(
     Cause(name="stop.terminate", says="stopped by SIGTERM to trainctl", restart=_X),
     Cause(name="stop.trainer", says="the trainer saved and stopped on request", restart=_X),
     # the machine or somebody on it
-    Cause(name="process.killed", says="a rank was ended by SIGKILL", restart=_H,
+    Cause(name="process.killed", says="a rank was killed", restart=_H,
           advice="somebody ran kill -9, or the kernel was out of memory: see `dmesg -T | grep -i oom`"),
-    Cause(name="process.terminated", says="a rank was ended by SIGTERM from outside", restart=_H,
+    Cause(name="process.terminated", says="a rank was ended from outside", restart=_H,
           advice="a scheduler or a person sent it; trainctl did not"),
     Cause(name="process.crashed", says="a rank crashed in native code", restart=_H,
           advice="the Python stack at the crash is at the end of the rank's .err file"),

@@ -132,7 +132,7 @@ def _ended_on_request(rank: RankEnd) -> bool:
 
 def _without_culprit(ending: Ending) -> Verdict:
     if ending.agent_code is not None and ending.agent_code < 0:
-        return _verdict("launcher.torchrun", f"by {signal_name(-ending.agent_code)}", None)
+        return _verdict("launcher.torchrun", signal_name(-ending.agent_code), None)
     if ending.agent_error or not ending.ranks:
         return _verdict("startup.torchrun", ending.agent_error or "no rank was started", None)
     return _verdict("unknown", f"torchrun ended with exit code {ending.agent_code}", None)
@@ -149,7 +149,7 @@ def _from_rank(rank: RankEnd, ending: Ending) -> Verdict:
             else "process.crashed" if number in _CRASH
             else "unknown"
         )  # fmt: skip
-        return _verdict(name, f"by {signal_name(number)}", rank)
+        return _verdict(name, signal_name(number), rank)
     if code == PayloadExit.STOPPED:
         return _verdict("stop.trainer", rank.verdict, rank)
     if code == PayloadExit.REJECTED:

@@ -15,7 +15,7 @@ from trainctl.job.plan import Plan
 from trainctl.job.protocol import read_heartbeat
 from trainctl.job.rundir import AttemptDir
 from trainctl.ledger.goodput import Timeline, split
-from trainctl.ledger.store import AttemptEnd, AttemptStart, append, read_ledger
+from trainctl.ledger.store import Attempt, AttemptEnd, AttemptStart, append, read_ledger
 from trainctl.run.causes import CAUSES, Restart
 from trainctl.run.classify import Verdict
 from trainctl.run.records import Records, read_records
@@ -127,14 +127,15 @@ def close_open_attempts(plan: Plan, run_id: str) -> list[AttemptEnd]:
             continue
         end = entry.end
         if end is None:
-            end = _reconstruct(entry.start, plan, begin)
+            end = _reconstruct(entry, plan, begin)
             append(ledger_dir, end)
             closed.append(end)
         begin = end.time
     return closed
 
 
-def _reconstruct(start: AttemptStart, plan: Plan, begin: float | None) -> AttemptEnd:
+def _reconstruct(entry: Attempt, plan: Plan, begin: float | None) -> AttemptEnd:
+    start = entry.start
     attempt = plan.run.attempt(start.attempt)
     last_sign = _last_sign_of_life(attempt, read_records(attempt), start.time)
     cause = CAUSES["launcher.supervisor"]
@@ -145,7 +146,7 @@ def _reconstruct(start: AttemptStart, plan: Plan, begin: float | None) -> Attemp
         fingerprint=f"{cause.name}:",
     )
     stamps = Stamps(
-        begin=start.begin if begin is None else max(begin, start.begin),
+        begin=entry.began if begin is None else max(begin, entry.began),
         waited_s=0.0,
         failed=last_sign,
         noticed=last_sign,

@@ -75,6 +75,7 @@ def launch(
                 known = warmup or (measured[0] if measured else None)
                 return build_plan(config_path, overrides, environ, known)
 
+            observer.checking()
             plan, report = prepare(make_plan, warm_up, quick=options.quick, environ=environ)
             if signals.count:
                 return _interrupted(signals)
@@ -239,8 +240,7 @@ class _Attempts:
             restart_of=bool(self.past),
         )
         append(Path(plan.ledger_dir), start)
-        if not self.past:
-            self.observer.planned(plan)
+        self.observer.planned(plan)
         self.observer.attempt_started(attempt, resume, plan.save.steps)
 
         resume_path = Path(resume.path) if resume.path else None
