@@ -5,7 +5,7 @@ from __future__ import annotations
 from checks.base import Check, Code, Finding, Status, each_node
 from checks.need import slowest_save, step_time
 from trainctl.host.facts import NodeFacts
-from trainctl.job.plan import Plan
+from trainctl.job.plan import ASSUMED, Plan
 from trainctl.job.units import human_seconds
 
 _MARGIN = 2.0  # a step or save may take this many times its usual time before it counts as a hang
@@ -26,6 +26,10 @@ NO_HEARTBEAT = Code(
 NOT_KNOWN = Code(
     "TC1104", Status.UNKNOWN, "whether the script sends heartbeats is not known", "see the reason"
 )
+PERHAPS_TOO_SHORT = Code(
+    "TC1105", Status.WARN, "the watchdog may end healthy ranks: nothing was measured yet",
+    "raise watchdog.stall_s above twice the slowest step or save, once these are known",
+)  # fmt: skip
 
 
 def _judge(plan: Plan, node: NodeFacts) -> list[Finding]:
@@ -35,7 +39,8 @@ def _judge(plan: Plan, node: NodeFacts) -> list[Finding]:
     what, slow_s, basis = ("step", step_s, step_basis) if step_s > save_s else ("save", save_s, save_basis)
     limit = f"{human_seconds(stall_s)} without progress"
     if stall_s < _MARGIN * slow_s:
-        found.append(TOO_SHORT(f"{limit}, a {what} alone takes {human_seconds(slow_s)} ({basis})"))
+        code = PERHAPS_TOO_SHORT if basis.startswith(ASSUMED) else TOO_SHORT
+        found.append(code(f"{limit}, a {what} alone takes {human_seconds(slow_s)} ({basis})"))
     elif stall_s > _LATE_S:
         found.append(TOO_LONG(f"{limit} before a hang is noticed, {human_seconds(_LATE_S)} at most expected"))
     if not plan.bundled:
@@ -56,6 +61,6 @@ CHECK = Check(
     item=11,
     name="watchdog",
     title="a slow step is not taken for a hang, and a hang is seen soon",
-    codes=(FITS, TOO_SHORT, TOO_LONG, NO_HEARTBEAT, NOT_KNOWN),
+    codes=(FITS, TOO_SHORT, PERHAPS_TOO_SHORT, TOO_LONG, NO_HEARTBEAT, NOT_KNOWN),
     judge=each_node(_judge),
 )

@@ -6,6 +6,7 @@ Standard library only and a no-op when not started by trainctl, so it can stay i
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import sys
@@ -19,7 +20,7 @@ from trainctl.job.protocol import ENV_ATTEMPT, ENV_RESUME, ENV_RUN_DIR, Heartbea
 from trainctl.job.rundir import AttemptDir, RunDir, write_json
 
 _TRACEBACK_LINES = 200
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: it is called at every step
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode  # made once: called at every step
 
 
 class Reporter:
@@ -83,7 +84,11 @@ class Reporter:
             return
         line = {"kind": kind, "time": time.time(), "rank": self.rank, "host": self.host, **fields}
         try:
-            self._records.write(_encode(line).encode() + b"\n")
+            try:
+                text = _encode(line)
+            except ValueError:  # NaN and Inf are not JSON: as text, others can read the line too
+                text = _encode({name: _finite_or_text(value) for name, value in line.items()})
+            self._records.write(text.encode() + b"\n")
         except OSError:
             pass  # a full disk must not end training; the heartbeat still shows the step
 
@@ -145,3 +150,7 @@ class Reporter:
             )
         except OSError:
             pass  # the heartbeat's note still has it
+
+
+def _finite_or_text(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

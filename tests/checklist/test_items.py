@@ -173,6 +173,7 @@ BAD = [
     case("TC1101", {"watchdog.stall_s": 30}),
     case("TC1101", save={"step_s": 400.0}),
     case("TC1101", {"watchdog.stall_s": 90}, warmup={**WARMUP, "step_s": 50.0}),
+    case("TC1105", save={"step_s": 400.0, "step_basis": "assumed 400 s, no step recorded yet"}),
     case("TC1102", {"watchdog.stall_s": 7200}),
     case("TC1103", SCRIPT, changes={"trainer.reports": False}),
     case("TC1104", SCRIPT, changes={"trainer": "no answer in 10 s"}),

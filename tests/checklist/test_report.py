@@ -205,7 +205,7 @@ def prepared(make_plan: Any, make_facts: Any, monkeypatch: pytest.MonkeyPatch) -
     """prepare() on given facts: (report, measurements that plans were made from, warm-ups run)."""
 
     def run(facts: dict[str, Any], changes: Any = None, **options: Any) -> Any:
-        monkeypatch.setattr(preflight, "collect", lambda plan, environ: make_facts(facts))
+        monkeypatch.setattr(preflight, "collect", lambda plan, environ, **_: make_facts(facts))
         plans: list[Warmup | None] = []
         warmups: list[Any] = []
 

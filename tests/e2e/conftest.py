@@ -148,15 +148,21 @@ class Job:
         beat = read_heartbeat(attempts[-1].heartbeat(rank)) if attempts else None
         return -1 if beat is None else beat.step
 
+    def wait_for(self, condition: Callable[[], Any], what: str) -> None:
+        """While the newest launch lives; what it said is shown when it ended before."""
+        launch = self.launches[-1]
+        wait_until(lambda: condition() or launch.process.poll() is not None, what)
+        assert condition(), f"the launch ended before {what}:\n{launch.output}"
+
     def wait_for_step(self, step: int, rank: int = 0) -> None:
-        wait_until(lambda: self.step(rank) >= step, f"step {step} of rank {rank}")
+        self.wait_for(lambda: self.step(rank) >= step, f"step {step} of rank {rank}")
 
     def wait_for_attempt(self, number: int) -> None:
-        wait_until(lambda: len(self.attempts) >= number, f"attempt {number}")
+        self.wait_for(lambda: len(self.attempts) >= number, f"attempt {number}")
 
     def wait_for_checkpoint(self, step: int) -> None:
         path = self.run.checkpoint(step) / "MANIFEST.json"
-        wait_until(path.exists, f"checkpoint of step {step}")
+        self.wait_for(path.exists, f"checkpoint of step {step}")
 
     def pid(self, rank: int) -> int:
         """Process id of the rank itself, not of its wrapper."""

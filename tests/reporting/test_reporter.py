@@ -106,6 +106,17 @@ def test_a_directory_that_went_away_does_not_end_training(
     assert "no records of rank 1" in capsys.readouterr().err
 
 
+def test_not_a_number_is_still_json(attempt: AttemptDir) -> None:
+    with Reporter() as reporter:
+        reporter.step(1, loss=float("nan"), grad_norm=float("inf"), lr=1e-3)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    line = json.loads(attempt.steps(1).read_bytes(), parse_constant=refuse)
+    assert (line["loss"], line["grad_norm"], line["lr"]) == ("nan", "inf", 1e-3)
+
+
 def test_what_json_cannot_say_is_an_error_of_the_caller(attempt: AttemptDir) -> None:
     with Reporter() as reporter, pytest.raises(TypeError):
         reporter.step(1, loss=object())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import textwrap
 import time
 from collections.abc import Mapping
@@ -232,7 +233,16 @@ class LaunchView:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-        ui.out().print(text, style=style, markup=False)
+        try:
+            ui.out().print(text, style=style, markup=False)
+        except OSError:
+            self._deaf()
+
+    def _deaf(self) -> None:
+        """The reader left (`| head`), or the terminal is gone: the run goes on, its logs are on disk."""
+        self._terminal = False
+        sys.stdout = open(os.devnull, "w")
+        ui.out().file = sys.stdout
 
     def _start_progress(self, text: str) -> None:
         if self._terminal:

@@ -22,6 +22,10 @@ from trainctl.job.settings import Settings
 STANDARD_LIBRARY = "@stdlib"
 
 
+# How the basis of a number begins that nobody measured yet.
+ASSUMED = "assumed"
+
+
 class SaveInterval(BaseModel):
     """`save_steps` with everything that decided it. Times in seconds.
 

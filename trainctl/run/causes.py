@@ -87,3 +87,31 @@ CAUSES = _table(
     Cause(name="unknown", says="ended without leaving a reason", restart=_H,
           advice="see logs/ of the attempt"),
 )  # fmt: skip
+
+
+def document() -> str:
+    """The table as a page for people; `python -m trainctl.run.causes > docs/causes.md` writes it."""
+    lines = [
+        "# Causes",
+        "",
+        "Every end of an attempt gets one of these names, or none when the planned last step was reached.",
+        "",
+    ]
+    meaning = {
+        Restart.HELPS: "Restarted within the budget, until it repeats without a newer checkpoint.",
+        Restart.POINTLESS: "Not restarted: the same thing would happen again.",
+        Restart.PLANNED: "Not a failure.",
+    }
+    for cause in CAUSES.values():
+        lines += [
+            f"## {cause.name}",
+            "",
+            f"{cause.says[0].upper()}{cause.says[1:]}. {meaning[cause.restart]}",
+        ]
+        lines += ["", f"{cause.advice[0].upper()}{cause.advice[1:]}."] if cause.advice else []
+        lines += [""]
+    return "\n".join(lines[:-1])
+
+
+if __name__ == "__main__":
+    print(document())

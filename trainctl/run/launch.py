@@ -64,6 +64,7 @@ def launch(
                 _refuse_another_job(plan)
                 if _finished(plan, observer):
                     return ExitCode.DONE
+            _end_leftovers(plan, observer)
             measured: list[Warmup] = []
 
             def warm_up(plan: Plan) -> Warmup:
@@ -76,7 +77,9 @@ def launch(
                 return build_plan(config_path, overrides, environ, known)
 
             observer.checking()
-            plan, report = prepare(make_plan, warm_up, quick=options.quick, environ=environ)
+            plan, report = prepare(
+                make_plan, warm_up, quick=options.quick, fresh=options.fresh, environ=environ
+            )
             if signals.count:
                 return _interrupted(signals)
             observer.preflight(report)
@@ -132,7 +135,6 @@ def _open_run(plan: Plan, fresh: bool, observer: LaunchObserver) -> str:
     try:
         known = read_json(run.run_json)
         if fresh and run.path.exists():
-            _end_leftovers(str((known or {}).get("run_id", "")), plan, observer)
             observer.note(f"starting over; the run before is kept as {run.set_aside()}")
             known = None
         if known is None:
@@ -145,17 +147,25 @@ def _open_run(plan: Plan, fresh: bool, observer: LaunchObserver) -> str:
             write_json(run.run_json, known)
         run.checkpoints.mkdir(exist_ok=True)
     except OSError as error:
-        raise TrainctlError(
-            "run-dir-unwritable",
-            f"{run.path} cannot be written: {error.strerror}",
-            hint="make it writable, or set job.runs_dir to a directory that is",
-            exit_code=ExitCode.PREFLIGHT,
-        ) from None
+        raise _unwritable(plan, error) from None
     return str(known["run_id"])
 
 
-def _end_leftovers(run_id: str, plan: Plan, observer: LaunchObserver) -> None:
-    """A supervisor that was killed leaves torchrun saving and stopping: wait, then end what stays."""
+def _unwritable(plan: Plan, error: OSError) -> TrainctlError:
+    return TrainctlError(
+        "run-dir-unwritable",
+        f"{plan.run_dir} cannot be written: {error.strerror}",
+        hint="make it writable and free space there, or set job.runs_dir to another directory",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _end_leftovers(plan: Plan, observer: LaunchObserver) -> None:
+    """A supervisor that was killed leaves torchrun saving and stopping: wait, then end what stays.
+
+    Before preflight, which would find its memory in use; only while holding the run's lock.
+    """
+    run_id = str((read_json(plan.run.run_json) or {}).get("run_id", ""))
     if not run_id:
         return
     left = [stat.process for stat in processes.find_by_environment(ENV_RUN_ID, run_id)]
@@ -200,7 +210,6 @@ class _Attempts:
         self.waited_s = 0.0
 
     def run(self, began: float) -> ExitCode:
-        _end_leftovers(self.run_id, self.plan, self.observer)
         for end in close.close_open_attempts(self.plan, self.run_id):
             self.observer.note(
                 f"attempt {end.attempt} was left open by a launcher that was killed; it is closed now"
@@ -219,10 +228,7 @@ class _Attempts:
         """One attempt; returns what to do next and when it ended."""
         plan = self.plan
         resume = self._choose_checkpoint()
-        plan.write(plan.run.plan_json)
-        attempt = plan.run.new_attempt()
-        plan.write(attempt.plan_json)
-        write_json(attempt.preflight_json, self.report.to_json())
+        attempt = self._open_attempt()
         start = AttemptStart(
             run_id=self.run_id,
             job=plan.settings.job.name,
@@ -270,6 +276,19 @@ class _Attempts:
         self.observer.attempt_ended(attempt, outcome, verdict, decision, durable or 0)
         self.past.append(Past(fingerprint=verdict.fingerprint, durable_step=durable or 0))
         return decision, outcome.gone_at
+
+    def _open_attempt(self) -> AttemptDir:
+        """Make the directory of the next attempt, with what was planned and found."""
+        plan = self.plan
+        try:
+            plan.run.stop_request.unlink(missing_ok=True)  # it was meant for the attempt before
+            plan.write(plan.run.plan_json)
+            attempt = plan.run.new_attempt()
+            plan.write(attempt.plan_json)
+            write_json(attempt.preflight_json, self.report.to_json())
+        except OSError as error:
+            raise _unwritable(plan, error) from None
+        return attempt
 
     def _choose_checkpoint(self) -> Resume:
         """The newest checkpoint that verifies; newer ones that do not are renamed, and said aloud."""

@@ -12,7 +12,7 @@ from trainctl.errors import TrainctlError
 from trainctl.host.devices import cpu_count, usable_gpus
 from trainctl.job.config import load
 from trainctl.job.layout import Layout, resolve_layout
-from trainctl.job.plan import Plan, SaveInterval, digest, identity_values
+from trainctl.job.plan import ASSUMED, Plan, SaveInterval, digest, identity_values
 from trainctl.job.settings import Settings
 from trainctl.job.units import human_seconds
 from trainctl.ledger import interval, mtbf
@@ -136,11 +136,11 @@ def _save_cost(settings: Settings, measured: Sequence[Attempt], warmup: Warmup |
     if warmup is not None and warmup.save_s:
         return warmup.save_s, "measured by the warm-up"
     if settings.job.script is not None:
-        return ASSUMED_SAVE_S, f"assumed {human_seconds(ASSUMED_SAVE_S)}, no save recorded yet"
+        return ASSUMED_SAVE_S, f"{ASSUMED} {human_seconds(ASSUMED_SAVE_S)}, no save recorded yet"
     from trainctl.job.memory import checkpoint_bytes
 
     size = checkpoint_bytes(settings.model)
-    return max(0.01, size / ASSUMED_WRITE_BYTES_PER_S), "assumed from the model's size at 500 MB/s"
+    return max(0.01, size / ASSUMED_WRITE_BYTES_PER_S), f"{ASSUMED} from the model's size at 500 MB/s"
 
 
 def _step_time(measured: Sequence[Attempt], warmup: Warmup | None) -> tuple[float, str]:
@@ -150,7 +150,7 @@ def _step_time(measured: Sequence[Attempt], warmup: Warmup | None) -> tuple[floa
             return attempt.end.step_s, f"median of attempt {attempt.start.attempt}"
     if warmup is not None and warmup.step_s:
         return warmup.step_s, "measured by the warm-up"
-    return ASSUMED_STEP_S, f"assumed {human_seconds(ASSUMED_STEP_S)}, no step recorded yet"
+    return ASSUMED_STEP_S, f"{ASSUMED} {human_seconds(ASSUMED_STEP_S)}, no step recorded yet"
 
 
 def _grace(settings: Settings, measured: Sequence[Attempt], save_s: float) -> float:

@@ -15,7 +15,7 @@ from checks.registry import CHECKS, CODES, heading
 from trainctl.errors import TrainctlError
 from trainctl.host.deadline import Reader, read_all
 from trainctl.host.environment import read_environment
-from trainctl.host.facts import SOURCES, NodeFacts, Warmup
+from trainctl.host.facts import SOURCES, NodeFacts, ResumeFacts, Warmup
 from trainctl.host.gpus import read_gpus
 from trainctl.host.leftovers import read_leftovers
 from trainctl.host.limits import read_limits
@@ -35,13 +35,16 @@ __all__ = ["Report", "collect", "judge", "prepare"]
 WARMUP_ITEM = 5
 
 
-def collect(plan: Plan, environ: Mapping[str, str] | None = None) -> NodeFacts:
+def collect(plan: Plan, environ: Mapping[str, str] | None = None, *, fresh: bool = False) -> NodeFacts:
     """Read every source of this machine, each for at most `preflight.deadline_s`. Never raises for a source.
 
-    `environ`: what ranks will inherit, by default this process' environment. Call it from the main
-    thread before other threads start: sources are read in forked children.
+    `environ`: what ranks will inherit, by default this process' environment. `fresh`: the run starts
+    over, so what is in its directory does not matter. Call it from the main thread before other
+    threads start: sources are read in forked children.
     """
     readers = _readers(plan, dict(os.environ if environ is None else environ))
+    if fresh:
+        readers["resume"] = ResumeFacts
     readings = read_all(readers, plan.settings.preflight.deadline_s)
     return NodeFacts.model_validate({"host": socket.gethostname(), "time": time.time(), **readings})
 
@@ -177,6 +180,7 @@ def prepare(
     warm_up: Callable[[Plan], Warmup],
     *,
     quick: bool = False,
+    fresh: bool = False,
     environ: Mapping[str, str] | None = None,
     only: Sequence[str] = (),
 ) -> tuple[Plan, Report]:
@@ -186,7 +190,7 @@ def prepare(
     """
     started = time.monotonic()
     plan = make_plan(None)
-    facts = collect(plan, environ)
+    facts = collect(plan, environ, fresh=fresh)
     reason = _no_warmup(plan, quick)
     wanted = not reason and any(check.item == WARMUP_ITEM for check, _ in _select(only))
     report = judge(plan, [facts.without_warmup(reason or "not selected")], only)

@@ -154,8 +154,14 @@ class Supervisor:
         spawned_at = time.time()
         self.agent = spawn_agent(self.plan, self.attempt, self.run_id, self.command, self.environment)
         self._agent_process = processes.identify(self.agent.pid)
-        while not self._tick():
-            time.sleep(TICK_S)
+        try:
+            while not self._tick():
+                time.sleep(TICK_S)
+        except BaseException:
+            # a bug, or an observer that broke: what was started must not outlive its supervisor
+            while self._kill_everything() and self.agent.poll() is None:
+                time.sleep(TICK_S)
+            raise
         report = read_json(self.attempt.agent_json) or {}
         return Outcome(
             spawned_at=spawned_at,
