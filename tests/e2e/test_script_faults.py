@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -154,11 +157,72 @@ def test_a_killed_supervisor_leaves_no_process(script) -> None:
         time.sleep(0.05)
 
 
+def test_a_reader_that_leaves_does_not_end_the_run(script) -> None:
+    """`trainctl launch | head -1`: the run goes on to its end, and its exit code is the run's."""
+    job = script(TRAINER, "well")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainctl", "launch", str(job.config), "--quick"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(60) == ExitCode.DONE
+    assert job.attempts[0].end.last_step == 29
+
+
+BROKEN_OBSERVER = """
+import sys
+from pathlib import Path
+from trainctl.run.launch import Options, launch
+
+class Observer:
+    ticks = 0
+    def tick(self, attempt, state, beats):
+        if len(beats) == 2:
+            raise RuntimeError("the view broke")
+    def __getattr__(self, name):
+        return lambda *_: None
+
+launch(Path(sys.argv[1]), [], Options(quick=True), Observer())
+"""
+
+
+def test_a_bug_in_trainctl_leaves_no_process(script) -> None:
+    job = script(STUBBORN)
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN_OBSERVER, str(job.config)], capture_output=True, text=True, timeout=60
+    )
+    assert "the view broke" in done.stderr
+    assert not job.leftovers()
+
+
+def test_a_stop_request_is_for_one_attempt(script) -> None:
+    source = """
+import sys, time
+from trainctl import Reporter
+with Reporter() as reporter:
+    for step in range(1, 60):
+        time.sleep(0.05)
+        reporter.step(step, seconds=0.05)
+        if reporter.stop_requested():
+            reporter.verdict(75, f"stopped on request at step {step}")
+            sys.exit(75)
+"""
+    job = script(source, ranks=1)
+    launch = job.start()
+    job.wait_for_step(2)
+    job.run.stop_request.parent.mkdir(exist_ok=True)
+    job.run.stop_request.touch()
+    assert launch.wait() == ExitCode.REQUEUE, launch.output
+    assert job.attempts[0].end.cause == "stop.trainer"
+    assert "stopped on request" in job.attempts[0].end.detail
+    assert job.launch()[0] == ExitCode.DONE
+
+
 def test_only_its_own_processes_are_ended(script) -> None:
     """A look-alike with another run's id survives everything the launch does."""
-    import os
-    import subprocess
-
     bystander = subprocess.Popen(
         ["sleep", "600"],
         env={**os.environ, "TRAINCTL_RUN_ID": "somebody-elses-run", "TRAINCTL_RUN_DIR": "/elsewhere"},

@@ -6,7 +6,6 @@ file). Imports nothing heavy: `--help` must answer at once.
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 import tempfile
@@ -59,8 +58,7 @@ def main() -> None:
         ui.say("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # the reader of our output left (`| head`); python would complain again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        ui.deafen()  # `| head`; python would complain again at exit
         sys.exit(ExitCode.FAILED)
     except Exception as error:
         ui.say(f"this is a bug in trainctl: {type(error).__name__}: {error}", style="bold red")

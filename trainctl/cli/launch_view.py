@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import textwrap
 import time
 from collections.abc import Mapping
@@ -69,7 +68,10 @@ class LaunchView:
         from trainctl.cli.preflight import show_before_launch
 
         self._stop_progress()
-        show_before_launch(report, verbose=self._verbose)
+        try:
+            show_before_launch(report, verbose=self._verbose)
+        except OSError:
+            self._unheard()
 
     def planned(self, plan: Plan) -> None:
         self._plan = plan
@@ -236,13 +238,12 @@ class LaunchView:
         try:
             ui.out().print(text, style=style, markup=False)
         except OSError:
-            self._deaf()
+            self._unheard()
 
-    def _deaf(self) -> None:
+    def _unheard(self) -> None:
         """The reader left (`| head`), or the terminal is gone: the run goes on, its logs are on disk."""
         self._terminal = False
-        sys.stdout = open(os.devnull, "w")
-        ui.out().file = sys.stdout
+        ui.deafen()
 
     def _start_progress(self, text: str) -> None:
         if self._terminal:

@@ -8,6 +8,7 @@ same words. Nothing else in the project prints.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,17 +23,29 @@ if TYPE_CHECKING:
 @functools.cache
 def out() -> Console:
     """stdout. A terminal gets lines wrapped at words; a pipe must not get them wrapped or cut."""
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _console(stderr=False, soft_wrap=not sys.stdout.isatty())
 
 
 @functools.cache
 def err() -> Console:
     """stderr."""
+    return _console(stderr=True, soft_wrap=not sys.stderr.isatty())
+
+
+def _console(*, stderr: bool, soft_wrap: bool) -> Console:
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+    class Honest(Console):
+        def on_broken_pipe(self) -> None:
+            """rich would end the program here; whether a reader that left matters is the caller's."""
+            raise BrokenPipeError
+
+    return Honest(stderr=stderr, highlight=False, soft_wrap=soft_wrap)
+
+
+def deafen() -> None:
+    """The reader of stdout left, or the terminal is gone: what is still said goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def say(line: str, style: str | None = None) -> None:
