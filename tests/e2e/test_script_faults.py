@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -64,6 +65,11 @@ def test_one_rank_breaks(script, how: str, cause: str, exit_code: int, says: str
     assert says in output
     assert "rank-1.err" in output
     assert not job.leftovers()
+    # what torchrun flattens to 1: how every rank ended, and its first exception
+    ranks = json.loads(job.run.attempt(1).attempt_json.read_bytes())["ranks"]
+    assert [rank["rank"] for rank in ranks] == [0, 1]
+    assert ranks[1]["exit_code"] == exit_code
+    assert ranks[1]["exception"] == ("ValueError" if how == "raise" else "")
     # the logs of both attempts are there
     assert [attempt.stderr(1).exists() for attempt in job.run.attempts()] == [True, True]
 

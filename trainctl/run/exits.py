@@ -42,6 +42,11 @@ class RankEnd:
     heartbeat: Heartbeat | None = None
     log: Path = field(default_factory=Path)
 
+    def to_json(self) -> dict[str, Any]:
+        """For the record of the attempt: what torchrun flattens to 1."""
+        shown = ("rank", "exit_code", "ended", "exception", "message", "verdict")
+        return {name: getattr(self, name) for name in shown}
+
     @property
     def failed_at(self) -> float | None:
         """When it broke: the exception if it left one, else its end."""

@@ -26,12 +26,7 @@ def hold(run: RunDir) -> Iterator[None]:
         run.lock.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(run.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise TrainctlError(
-            "run-dir-unwritable",
-            f"{run.path.parent} cannot be written: {error.strerror}",
-            hint="make it writable, or set job.runs_dir to a directory that is",
-            exit_code=ExitCode.PREFLIGHT,
-        ) from None
+        raise unwritable(run, error) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,6 +37,16 @@ def hold(run: RunDir) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def unwritable(run: RunDir, error: OSError) -> TrainctlError:
+    """What to say when the place of a run cannot be written."""
+    return TrainctlError(
+        "run-dir-unwritable",
+        f"{run.path} cannot be written: {error.strerror}",
+        hint="make it writable and free space there, or set job.runs_dir to another directory",
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 def _note(descriptor: int, raw: bytes) -> None:

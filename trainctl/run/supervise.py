@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from trainctl.exitcodes import PayloadExit
+from trainctl.exitcodes import ExitCode, PayloadExit
 from trainctl.host import processes
 from trainctl.host.processes import Process
 from trainctl.job.plan import Plan
@@ -85,6 +85,11 @@ class Signals:
     def restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """How trainctl ends when it was asked to."""
+        return ExitCode.INTERRUPTED if self.first == "interrupt" else ExitCode.REQUEUE
 
     def _note(self, number: int, _frame: object) -> None:
         self.first = self.first or ("interrupt" if number == signal.SIGINT else "terminate")

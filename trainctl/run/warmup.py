@@ -15,14 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainctl.errors import TrainctlError
-from trainctl.exitcodes import ExitCode
 from trainctl.host.facts import Warmup
 from trainctl.job.plan import Plan
 from trainctl.job.protocol import Heartbeat
 from trainctl.job.rundir import AttemptDir, RunDir, read_json
 from trainctl.run.classify import Ending, classify
 from trainctl.run.exits import read_ends, tail_lines
+from trainctl.run.lock import unwritable
 from trainctl.run.supervise import Signals, State, Supervisor
 from trainctl.run.torchrun import rank_environment
 
@@ -51,12 +50,7 @@ def run_warmup(
         parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".warmup-{plan.settings.job.name}-", dir=parent))
     except OSError as error:
-        raise TrainctlError(
-            "run-dir-unwritable",
-            f"{parent} cannot be written: {error.strerror}",
-            hint="make it writable, or set job.runs_dir to a directory that is",
-            exit_code=ExitCode.PREFLIGHT,
-        ) from None
+        raise unwritable(plan.run, error) from None
     try:
         return _measure(plan, scratch, signals or Signals(), environ or os.environ)
     finally:
