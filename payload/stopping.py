@@ -51,11 +51,13 @@ def leave(code: int) -> NoReturn:
 
 def leave_at_once(error: BaseException) -> NoReturn:
     """Say what happened and go, without the clean-up that a stuck communicator would block for ever."""
-    if isinstance(error, TrainctlError):
-        lines = [f"trainctl: {error.message}", *(f"  {line}" for line in error.context)]
-        print(*lines, *([f"next: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
-    else:
-        traceback.print_exception(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(PayloadExit.FAILED)
+    try:
+        if isinstance(error, TrainctlError):
+            lines = [f"trainctl: {error.message}", *(f"  {line}" for line in error.context)]
+            print(*lines, *([f"next: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
+        else:
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(PayloadExit.FAILED)  # also when the disk of the logs is full

@@ -89,10 +89,10 @@ def run_steps(trainer: Trainer, journal: Journal, stop: StopRequest, reporter: R
             return give_up(trainer, journal, reporter, pending, record)
         pending = None
         stopping = stopping or record.stop
+        if saving or stopping:
+            journal.save()  # first: a failure in the evaluation must not cost the interval
         if evaluating and (last or not stopping):
             journal.evaluate()
-        if saving or stopping:
-            journal.save()
         if stopping and not last:
             reporter.verdict(PayloadExit.STOPPED, f"stopped on request at step {step:,}", step=step)
             journal.say(f"stopped on request at step {step:,}")

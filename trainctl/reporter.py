@@ -63,7 +63,7 @@ class Reporter:
         return self._attempt is not None
 
     def phase(self, phase: Phase, step: int | None = None) -> None:
-        """Say what the loop does next, so that the watchdog applies the right limit."""
+        """Say what the loop does next, so that a hang can be placed."""
         if self._heartbeat is not None:
             self._heartbeat.beat(phase, step)
 
@@ -76,7 +76,7 @@ class Reporter:
         """
         self.record("step", step=step, **fields)
         if self._heartbeat is not None:
-            self._heartbeat.beat(Phase.STEP, step)
+            self._heartbeat.beat(Phase.STEP, int(step))
 
     def record(self, kind: str, **fields: Any) -> None:
         """Append one line: kind "step", "checkpoint", "evaluation", "restore", or your own."""
@@ -86,15 +86,18 @@ class Reporter:
         try:
             try:
                 text = _encode(line)
-            except ValueError:  # NaN and Inf are not JSON: as text, others can read the line too
-                text = _encode({name: _finite_or_text(value) for name, value in line.items()})
+            except (TypeError, ValueError):  # a tensor, a NaN: others must still be able to read the line
+                text = _encode(_plain(line))
             self._records.write(text.encode() + b"\n")
         except OSError:
             pass  # a full disk must not end training; the heartbeat still shows the step
 
     def stop_requested(self) -> bool:
         """Whether an operator asked this run to save and stop. One `stat`; agree on it across ranks."""
-        return self._run is not None and self._run.stop_request.exists()
+        try:
+            return self._run is not None and self._run.stop_request.exists()
+        except OSError:
+            return False  # a file system that does not answer well is no request
 
     def verdict(self, code: int, reason: str, **fields: Any) -> None:
         """Say why the process is about to exit with `code` (16, 17 or 75)."""
@@ -152,5 +155,16 @@ class Reporter:
             pass  # the heartbeat's note still has it
 
 
-def _finite_or_text(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+def _plain(value: Any) -> Any:
+    """What JSON can say: NaN and Inf as text, anything with a float's value as that, the rest as text."""
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if value is None or isinstance(value, (str, int)):
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return str(value)
+    return number if math.isfinite(number) else str(number)

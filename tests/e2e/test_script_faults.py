@@ -130,11 +130,9 @@ def test_the_second_ctrl_c_is_hard(script) -> None:
     launch = job.start("--set", "restart.grace_s=300")
     job.wait_for_step(3)
     launch.signal(signal.SIGINT)
-    deadline = time.monotonic() + 30
-    while "stopping:" not in launch.output:
-        assert time.monotonic() < deadline, launch.output
-        time.sleep(0.02)
-    assert launch.process.poll() is None
+    job.wait_for(lambda: "stopping:" in launch.output, "the stop was accepted")
+    accepted = time.monotonic()
+    job.wait_for(lambda: time.monotonic() > accepted + 1, "a second Ctrl-C that is no bouncing key")
     launch.signal(signal.SIGINT)
     assert launch.wait(30) == ExitCode.INTERRUPTED, launch.output
     assert job.attempts[0].end.cause == "stop.interrupt"
@@ -178,30 +176,160 @@ def test_a_reader_that_leaves_does_not_end_the_run(script) -> None:
     assert job.attempts[0].end.last_step == 29
 
 
-BROKEN_OBSERVER = """
+BROKEN = """
 import sys
 from pathlib import Path
+from trainctl.run import supervise
 from trainctl.run.launch import Options, launch
 
 class Observer:
-    ticks = 0
     def tick(self, attempt, state, beats):
-        if len(beats) == 2:
+        if sys.argv[2] == "view" and len(beats) == 2:
             raise RuntimeError("the view broke")
     def __getattr__(self, name):
         return lambda *_: None
 
-launch(Path(sys.argv[1]), [], Options(quick=True), Observer())
+if sys.argv[2] == "supervisor":
+    def broken(self):
+        if self.trained:
+            raise RuntimeError("the supervisor broke")
+        return events(self)
+    events, supervise.Supervisor._events = supervise.Supervisor._events, broken
+
+sys.exit(launch(Path(sys.argv[1]), [], Options(quick=True), Observer()))
 """
 
 
-def test_a_bug_in_trainctl_leaves_no_process(script) -> None:
-    job = script(STUBBORN)
-    done = subprocess.run(
-        [sys.executable, "-c", BROKEN_OBSERVER, str(job.config)], capture_output=True, text=True, timeout=60
-    )
-    assert "the view broke" in done.stderr
+def run_broken(job, what: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BROKEN, str(job.config), what]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90)
+
+
+def test_a_view_that_breaks_does_not_end_training(script) -> None:
+    job = script(TRAINER, "well")
+    assert run_broken(job, "view").returncode == ExitCode.DONE
+    assert "the view broke" in (job.run.attempt(1).logs / "launcher.log").read_text()
+
+
+def test_a_bug_in_the_supervisor_lets_ranks_save_and_leaves_no_process(script) -> None:
+    source = """
+import signal, sys, time
+from trainctl import Reporter
+def leave(*_):
+    time.sleep(0.5)  # the save
+    open("saved", "w").close()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, leave)
+with Reporter() as reporter:
+    for step in range(1, 100000):
+        time.sleep(0.02)
+        reporter.step(step, seconds=0.02)
+"""
+    job = script(source, ranks=1)
+    command = [sys.executable, "-c", BROKEN, str(job.config), "supervisor"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=job.directory)
+    assert "the supervisor broke" in done.stderr
+    assert (job.directory / "saved").exists()
     assert not job.leftovers()
+
+
+def test_what_hides_its_environment_is_ended_too(script) -> None:
+    """An orphan in a session of its own with a cleared environment: nothing names it but its parent."""
+    source = """
+import subprocess, sys, time
+from trainctl import Reporter
+with Reporter() as reporter:
+    child = subprocess.Popen(["sleep", "601"], env={}, start_new_session=True)
+    print(child.pid, flush=True)
+    for step in range(1, 100000):
+        time.sleep(0.02)
+        reporter.step(step, seconds=0.02)
+"""
+    job = script(source, ranks=1)
+    launch = job.start()
+    job.wait_for_step(3)
+    orphan = processes.identify(int(job.run.attempt(1).stdout(0).read_text()))
+    assert orphan is not None
+    os.kill(job.agent_pid(), signal.SIGKILL)
+    job.wait_for_attempt(2)
+    assert not processes.is_alive(orphan)
+    launch.signal(signal.SIGTERM)
+    assert launch.wait() == ExitCode.REQUEUE
+
+
+def test_checkpoints_of_another_trainer_are_not_touched(script) -> None:
+    source = """
+import os, sys
+from pathlib import Path
+from trainctl import Reporter
+place = Path(os.environ["TRAINCTL_RUN_DIR"], "checkpoints", "step-00000010")
+with Reporter() as reporter:
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "weights").write_text("mine")
+    reporter.step(10, seconds=0.01)
+    sys.exit(int(sys.argv[1]))
+"""
+    job = script(source, "7", ranks=1)
+    assert job.launch()[0] == ExitCode.BUDGET
+    assert (job.run.checkpoint(10) / "weights").read_text() == "mine"
+
+
+def test_a_trainer_that_gets_further_every_time_makes_progress(script) -> None:
+    """It resumes itself; trainctl sees no checkpoints and believes its steps."""
+    source = """
+import os
+from pathlib import Path
+from trainctl import Reporter
+mark = Path(os.environ["TRAINCTL_RUN_DIR"], "mark")
+first = int(mark.read_text()) if mark.exists() else 0
+with Reporter() as reporter:
+    for step in range(first + 1, 51):
+        reporter.step(step, seconds=0.01)
+        mark.write_text(str(step))
+        if step % 10 == 0 and step < 50:
+            os.kill(os.getpid(), 9)
+"""
+    job = script(source, ranks=1)
+    code, output = job.launch("--set", "restart.max_restarts=9")
+    assert code == ExitCode.DONE, output
+    assert [attempt.end.cause for attempt in job.attempts] == ["process.killed"] * 4 + [""]
+    assert all(attempt.end.buckets["steps_redone"] == 0 for attempt in job.attempts)
+
+
+def test_a_configuration_edited_meanwhile_is_for_the_next_launch(script) -> None:
+    job = script(TRAINER, "os_exit")
+    launch = job.start()
+    job.wait_for_step(1)
+    job.config.write_text('[job]\nname = "next-experiment"\nhalf an ed')
+    assert launch.wait() == ExitCode.BUDGET, launch.output
+    assert len(job.run.attempts()) == 2
+
+
+def test_two_hangups_at_once_are_one_request(script) -> None:
+    """A terminal that closes may send several: only Ctrl-C asks twice."""
+    source = """
+import signal, sys, time
+from trainctl import Reporter
+def leave(*_):
+    time.sleep(1)
+    open("saved", "w").close()
+    sys.exit(1)  # trainers leave with all kinds of codes
+signal.signal(signal.SIGTERM, leave)
+with Reporter() as reporter:
+    for step in range(1, 100000):
+        time.sleep(0.02)
+        reporter.step(step, seconds=0.02)
+"""
+    job = script(source, ranks=1)
+    launch = job.start()
+    job.wait_for_step(3)
+    launch.signal(signal.SIGHUP)
+    job.wait_for(lambda: "stopping:" in launch.output, "the stop was accepted")
+    launch.signal(signal.SIGHUP)
+    launch.signal(signal.SIGTERM)
+    assert launch.wait() == ExitCode.REQUEUE, launch.output
+    end = job.attempts[0].end
+    assert (end.cause, end.planned, end.exit_code) == ("stop.terminate", True, 1)
 
 
 def test_a_stop_request_is_for_one_attempt(script) -> None:

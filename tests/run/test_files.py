@@ -82,10 +82,12 @@ def test_steps_without_a_duration_take_the_time_between_them() -> None:
             ("ValueError", "bad thing"),
         ),
         ("torch.OutOfMemoryError: CUDA out of memory\n", ("OutOfMemoryError", "CUDA out of memory")),
-        ("KeyError: 'x'\nsomething after\n", ("KeyError", "'x'")),
         ("ValueError: first\n\nDuring handling\nOSError: second\n", ("OSError", "second")),
         ("AssertionError\n", ("AssertionError", "")),
         ("    ValueError: indented is quoted\nError: no type\nall fine\n", ("", "")),
+        ("[rank3]: KeyError: 'x'\n[W1130 12:00:00 ProcessGroup.cpp:1] late\n", ("KeyError", "'x'")),
+        ("RuntimeError: two lines,\nthis is the second\n", ("RuntimeError", "two lines,")),
+        ("ValueError: logged and survived\n" + "step\n" * 30, ("", "")),
         ("", ("", "")),
     ],
 )

@@ -105,7 +105,8 @@ def test_the_interval_is_never_longer_than_the_run(config: Path) -> None:
 
 def test_grace_follows_the_slowest_save(config: Path) -> None:
     assert plan(config).grace_s == 10
-    assert plan(config, warmup=Warmup(ok=True, save_s=100.0)).grace_s == 300
+    # a stop waits for the steps under way, then for the save
+    assert plan(config, warmup=Warmup(ok=True, save_s=100.0, step_s=12.0)).grace_s == 336
     assert plan(config, "restart.grace_s=7").grace_s == 7
 
 

@@ -10,7 +10,6 @@ import platform
 import sys
 import tempfile
 import traceback
-from pathlib import Path
 
 import typer
 
@@ -66,12 +65,17 @@ def main() -> None:
         sys.exit(ExitCode.FAILED)
 
 
-def _bug_report(error: Exception) -> Path:
+def _bug_report(error: Exception) -> str:
     from trainctl import __version__
 
-    descriptor, name = tempfile.mkstemp(prefix="trainctl-bug-", suffix=".txt")
-    with open(descriptor, "w") as file:
-        file.write(f"trainctl {__version__} · python {platform.python_version()} · {platform.platform()}\n")
-        file.write(f"command: {' '.join(sys.argv)}\n\n")
-        file.write("".join(traceback.format_exception(error)))
-    return Path(name)
+    text = (
+        f"trainctl {__version__} · python {platform.python_version()} · {platform.platform()}\n"
+        f"command: {' '.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}"
+    )
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="trainctl-bug-", suffix=".txt")
+        with open(descriptor, "w") as file:
+            file.write(text)
+    except OSError as trouble:
+        return f"nowhere, because no file could be written ({trouble.strerror}):\n{text}"
+    return name

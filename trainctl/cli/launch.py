@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -38,20 +39,21 @@ def launch(
         code = launch(config, list(overrides or []), Options(fresh=fresh, quick=quick), view)
     finally:
         view.close()
-    for line in _next_commands(code, config):
+    for line in _next_commands(code, config, list(overrides or [])):
         ui.out().print(line, markup=False)
     raise typer.Exit(code)
 
 
-def _next_commands(code: int, config: Path) -> list[str]:
+def _next_commands(code: int, config: Path, overrides: list[str]) -> list[str]:
     """The last lines say what to do next, as commands to paste."""
     from trainctl.exitcodes import ExitCode
 
-    again = suggest("launch", config)
+    changes = "".join(f" --set {shlex.quote(override)}" for override in overrides)
+    again = suggest("launch", config) + changes
     if code == ExitCode.DONE:
         return [
             f"next: {suggest('mtbf report', config)}   what it cost, and how often to save",
-            f"      {suggest('plan', config)}   what the next launch would do, with the numbers of this one",
+            f"      {suggest('plan', config)}{changes}   what a next launch would do",
         ]
     if code in (ExitCode.INTERRUPTED, ExitCode.REQUEUE):
         return [f"next: {again}   goes on where it stopped"]

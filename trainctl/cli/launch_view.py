@@ -18,7 +18,7 @@ from trainctl.run.causes import Restart
 from trainctl.run.exits import tail_lines
 from trainctl.run.policy import Action
 from trainctl.run.supervise import State
-from trainctl.run.tails import LineTail, RecordTail
+from trainctl.run.tails import LineTail, RecordTail, number
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -38,6 +38,7 @@ _SHOWN_LINES = 15
 _HOLD_S = 1.0  # stderr of rank 0 waits: when another rank broke, its complaints only hide the cause
 _LABEL = 11
 _SHORT_CHARS = 60
+_SILENT_S = 10.0
 
 
 class LaunchView:
@@ -107,7 +108,7 @@ class LaunchView:
         for line in self._out.read():
             self._rank_line(0, line)
         self._held.extend((now, line) for line in self._err.read())
-        if state is State.RUNNING:
+        if state in (State.STARTING, State.RUNNING):
             while self._held and now - self._held[0][0] > _HOLD_S:
                 self._rank_line(0, self._held.pop(0)[1])
         if now - self._refreshed < _REFRESH_S:
@@ -126,7 +127,12 @@ class LaunchView:
             self._line(f"ending what is left by SIGKILL: {why}")
 
     def attempt_ended(
-        self, attempt: AttemptDir, outcome: Outcome, verdict: Verdict, decision: Decision, durable_step: int
+        self,
+        attempt: AttemptDir,
+        outcome: Outcome,
+        verdict: Verdict,
+        decision: Decision,
+        durable_step: int | None,
     ) -> None:
         self._stop_progress()
         for line in self._out.rest():
@@ -142,20 +148,17 @@ class LaunchView:
         if verdict.cause is None:
             self._done(attempt)
             return
-        step = self._records.read().get("step", {}).get("step", self._resume_step)
+        step = self._last_step()
         self._explain(attempt, verdict, step)
         if decision.action is Action.RESTART:
-            redo = max(0, step - durable_step)
-            steps = "1 step" if redo == 1 else f"{redo:,} steps"
-            origin = f"step {durable_step:,}" if durable_step else "the start"
+            said = decision.reason.removeprefix("restart ")
             self._detail(
-                "restart",
-                f"{decision.reason.removeprefix('restart ')}, from {origin} ({steps} to redo)",
+                "restart", said if durable_step is None else f"{said}, {_origin(durable_step, step)}"
             )
         elif verdict.cause.restart is Restart.PLANNED:
-            self._detail("saved", f"step {durable_step:,} · launch again to go on")
+            self._detail("stopped", _kept(durable_step, step))
         else:
-            self._detail("stopped", f"{decision.reason}; newest checkpoint is step {durable_step:,}")
+            self._detail("stopped", f"{decision.reason}; {_kept(durable_step, step)}")
 
     def waiting(self, seconds: float, why: str) -> None:
         self._line(f"waiting up to {human_seconds(seconds)} {why}")
@@ -187,29 +190,31 @@ class LaunchView:
             self._detail("advice", verdict.cause.advice)
 
     def _done(self, attempt: AttemptDir) -> None:
-        newest = self._records.read()
-        step = newest.get("step", {}).get("step", self._resume_step)
-        held_out = newest.get("evaluation", {}).get("loss")
+        step = self._last_step()
+        held_out = self._records.read().get("evaluation", {}).get("loss")
         loss = f" · held-out loss {held_out:.3f}" if isinstance(held_out, float) else ""
         self._line(f"done: step {step:,} reached by attempt {attempt.number}{loss}", style="bold green")
 
+    def _last_step(self) -> int:
+        return int(number(self._records.read().get("step", {}), "step") or self._resume_step)
+
     def _progress_line(self, state: State, beats: Mapping[int, Heartbeat]) -> str:
-        record = self._records.read().get("step")
-        if record is None or self._plan is None:
+        record = self._records.read().get("step", {})
+        if number(record, "step") is None or self._plan is None:
             return f"{state.value}, for {human_seconds(time.monotonic() - self._started)}"
-        step, total = record["step"], self._plan.settings.train.steps
+        step, total = self._last_step(), self._plan.settings.train.steps
         parts = [f"step {step:,}/{total:,}" if self._plan.bundled else f"step {step:,}"]
-        if isinstance(record.get("loss"), float):
-            parts.append(f"loss {record['loss']:.3f}")
-        seconds = record.get("seconds")
+        loss, seconds, tokens = (number(record, name) for name in ("loss", "seconds", "tokens"))
+        if loss is not None:
+            parts.append(f"loss {loss:.3f}")
+        if seconds and tokens:
+            parts.append(f"{human_count(tokens / seconds)} tok/s")
         if seconds:
-            if record.get("tokens"):
-                parts.append(f"{human_count(record['tokens'] / seconds)} tok/s")
             parts.append(f"{human_seconds(seconds)}/step")
         if self._plan.bundled:
             save_steps = self._plan.save.steps
             parts.append(f"next save in {min(save_steps - step % save_steps, total - step):,} steps")
-        silent = [rank for rank, beat in beats.items() if beat.age_s() > 10]
+        silent = [rank for rank, beat in beats.items() if beat.age_s() > _SILENT_S]
         parts.append(f"{len(beats) - len(silent)} of {self._plan.layout.world} ranks beating")
         return " · ".join(parts)
 
@@ -259,3 +264,19 @@ class LaunchView:
 def _short(path: os.PathLike[str]) -> str:
     """Relative to the working directory when that is shorter."""
     return min(os.path.relpath(path), str(path), key=len)
+
+
+def _origin(durable_step: int, step: int) -> str:
+    """ "from step 134 (24 steps to redo)" """
+    redo = max(0, step - durable_step)
+    steps = "1 step" if redo == 1 else f"{redo:,} steps"
+    return f"from {f'step {durable_step:,}' if durable_step else 'the start'} ({steps} to redo)"
+
+
+def _kept(durable_step: int | None, step: int) -> str:
+    """What a later launch finds. Nothing is said of a trainer that keeps its checkpoints elsewhere."""
+    if durable_step is None:
+        return f"after step {step:,}"
+    lost = step - durable_step
+    newest = f"step {durable_step:,}" if durable_step else "none"
+    return f"newest checkpoint: {newest}" + (f", {lost:,} steps after it are lost" if lost > 0 else "")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from trainctl.host.facts import Fact
+from trainctl.host.processes import die_with_parent
 
 Reader = Callable[[], Fact]
 _REAP_S = 0.5
@@ -27,7 +28,7 @@ def read_all(readers: Mapping[str, Reader], deadline_s: float) -> dict[str, dict
     Never raises for a reader that raises, dies or hangs: that is its "error". Returns at the
     latest shortly after `deadline_s`. Fork from the main thread, before other threads exist.
     """
-    started = time.monotonic()
+    started, parent = time.monotonic(), os.getpid()
     selector = selectors.DefaultSelector()
     pids: dict[str, int] = {}
     answers: dict[str, bytes] = dict.fromkeys(readers, b"")
@@ -37,7 +38,7 @@ def read_all(readers: Mapping[str, Reader], deadline_s: float) -> dict[str, dict
             read_end, write_end = os.pipe()
             pid = os.fork()
             if pid == 0:
-                _answer(reader, write_end)
+                _answer(reader, write_end, parent)
             os.close(write_end)
             pids[name] = pid
             selector.register(read_end, selectors.EVENT_READ, name)
@@ -61,10 +62,12 @@ def read_all(readers: Mapping[str, Reader], deadline_s: float) -> dict[str, dict
     return {name: readings.get(name, late) for name in readers}
 
 
-def _answer(reader: Reader, descriptor: int) -> NoReturn:
+def _answer(reader: Reader, descriptor: int, parent: int) -> NoReturn:
     """In the child: read, write one JSON object, leave without running anybody's clean-up."""
     code = 1
     try:
+        if not die_with_parent(signal.SIGKILL, parent):
+            os._exit(code)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         started = time.monotonic()

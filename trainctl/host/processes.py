@@ -76,19 +76,26 @@ def send_signal(process: Process, number: signal.Signals) -> bool:
 
     The pidfd pins the pid while the start time is compared, so a recycled pid is never hit.
     """
+    descriptor = None
     try:
-        descriptor = os.pidfd_open(process.pid)
-    except OSError:
-        return False
-    try:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            return False
+        except OSError:
+            pass  # a kernel before 5.3, or a container that forbids it: the start time has to do
         if identify(process.pid) != process:
             return False
-        signal.pidfd_send_signal(descriptor, number)
+        if descriptor is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(descriptor, number)
         return True
     except OSError:
         return False
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def all_pids(proc: Path = PROC) -> list[int]:
@@ -151,6 +158,19 @@ def children(pid: int, proc: Path = PROC) -> list[int]:
         except OSError:
             continue
         found.extend(int(child) for child in raw.split())
+    return found
+
+
+def descendants(pid: int, proc: Path = PROC) -> list[Stat]:
+    """Everything below `pid` that lives, whatever its environment says."""
+    found: list[Stat] = []
+    waiting = children(pid, proc)
+    while waiting:
+        child = waiting.pop()
+        stat = read_stat(child, proc)
+        if stat is not None and stat.state not in ("Z", "X"):
+            found.append(stat)
+        waiting.extend(children(child, proc))
     return found
 
 

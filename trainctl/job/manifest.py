@@ -6,12 +6,13 @@ Standard library only, shared by the trainer (writes) and the launcher (verifies
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainctl.job.rundir import checkpoint_dirs, fsync_directory, read_json, write_json
+from trainctl.job.rundir import checkpoint_dirs, fsync_directory, write_json
 
 MANIFEST = "MANIFEST.json"
 _VERSION = 1
@@ -70,12 +71,15 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest | str:
-    """The manifest, or the reason in words why there is none to be trusted."""
-    path = directory / MANIFEST
-    if not path.exists():
+    """The manifest, or the reason in words why there is none to be trusted.
+
+    Raises OSError when it is there and cannot be read: that says nothing about the checkpoint.
+    """
+    try:
+        raw = json.loads((directory / MANIFEST).read_bytes())
+    except FileNotFoundError:
         return "no manifest: the save was not finished"
-    raw = read_json(path)
-    if raw is None:
+    except ValueError:
         return "the manifest is torn"
     try:
         if raw["version"] != _VERSION:
@@ -92,7 +96,10 @@ def read_manifest(directory: Path) -> Manifest | str:
 
 
 def verify(directory: Path, *, digests: bool = True) -> Manifest | str:
-    """The manifest when every file is there with its size (and digest), else the reason in words."""
+    """The manifest when every file is there with its size (and digest), else the reason in words.
+
+    Raises OSError when a file is there and cannot be read.
+    """
     manifest = read_manifest(directory)
     if isinstance(manifest, str):
         return manifest
@@ -104,8 +111,8 @@ def verify(directory: Path, *, digests: bool = True) -> Manifest | str:
                 return f"{name} has {found:,} bytes, {size:,} expected"
             if digests and digest_file(path)[1] != sha256:
                 return f"{name} does not match its digest"
-        except OSError as error:
-            return f"{name}: {error.strerror}"
+        except FileNotFoundError:
+            return f"{name} is missing"
     return manifest
 
 
@@ -114,7 +121,8 @@ def newest_verified(
 ) -> tuple[tuple[Path, Manifest] | None, list[Rejected]]:
     """The newest checkpoint that verifies, and every newer one that does not, newest first.
 
-    digests=False compares sizes only: for a progress report, never for a resume.
+    digests=False compares sizes only: for a progress report, never for a resume. Raises OSError when
+    something cannot be read: a file system that does not answer must not make good checkpoints bad.
     """
     rejected: list[Rejected] = []
     for step, path in checkpoint_dirs(parent):

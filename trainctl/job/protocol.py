@@ -24,7 +24,7 @@ ENV_PLAN = "TRAINCTL_PLAN"  # plan.json of this attempt
 
 
 class Phase(IntEnum):
-    """What a rank is doing. Limits differ by phase: a save may take minutes, a step may not."""
+    """What a rank is doing."""
 
     START = 0
     RESTORE = 1

@@ -33,7 +33,7 @@ class Job(Section):
     script: str | None = None
     """another trainer instead of the bundled one: a .py file, or any executable"""
     args: tuple[str, ...] = ()
-    """arguments of the script; {save_steps}, {run_dir}, {attempt}, {resume} are filled in"""
+    """arguments of the script; {save_steps}, {run_dir} and {attempt} are filled in"""
     runs_dir: str = "runs"
     """where run directories are made; relative to the configuration file"""
 
@@ -192,7 +192,7 @@ class Restart(Section):
     max_backoff_s: NonNegative = 60.0
     """longest wait before a restart"""
     grace_s: Positive | Auto = "auto"
-    """time between TERM and KILL; auto is three times the slowest save seen, at least 10 s"""
+    """time between TERM and KILL; auto is three times a step and the slowest save seen, at least 10 s"""
 
     @model_validator(mode="after")
     def _order(self) -> Restart:

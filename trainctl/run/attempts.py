@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from trainctl.errors import TrainctlError
 from trainctl.exitcodes import ExitCode
+from trainctl.host.facts import Warmup
 from trainctl.job.manifest import MANIFEST, newest_verified, set_aside
 from trainctl.job.plan import Plan
 from trainctl.job.rundir import AttemptDir, remove_tree, write_json
@@ -16,8 +18,9 @@ from trainctl.ledger.store import AttemptEnd, AttemptStart, append
 from trainctl.run import close
 from trainctl.run.classify import Ending, Verdict, classify
 from trainctl.run.exits import read_ends
-from trainctl.run.lock import unwritable
+from trainctl.run.lock import unreadable, unwritable
 from trainctl.run.observer import LaunchObserver, Resume
+from trainctl.run.planning import refresh
 from trainctl.run.policy import Action, Decision, Past, decide
 from trainctl.run.preflight import Report
 from trainctl.run.records import read_records
@@ -33,35 +36,32 @@ class Attempts:
         plan: Plan,
         run_id: str,
         report: Report,
+        warmup: Warmup | None,
         signals: Signals,
         observer: LaunchObserver,
         environ: Mapping[str, str],
-        replan: Callable[[], Plan],
     ) -> None:
         self.plan = plan
         self.run_id = run_id
         self.report = report
+        self.warmup = warmup
         self.signals = signals
         self.observer = observer
         self.environ = environ
-        self.replan = replan
         self.past: list[Past] = []
         self.waited_s = 0.0
 
     def run(self, began: float) -> ExitCode:
-        for end in close.close_open_attempts(self.plan, self.run_id):
-            self.observer.note(
-                f"attempt {end.attempt} was left open by a launcher that was killed; it is closed now"
-            )
+        """Until an attempt ends in a way that a restart cannot mend. began: unix seconds of the launch."""
         begin = began
-        while True:
+        while not self.signals.asked():
             decision, begin = self._attempt(begin)
             if decision.action is not Action.RESTART:
                 return decision.exit_code
-            if self._wait(decision.delay_s):
-                return self.signals.exit_code
+            self._wait(decision.delay_s)
             # what the attempt measured and how it ended may move the interval
-            self.plan = self.replan()
+            self.plan = refresh(self.plan, self.warmup)
+        return self.signals.exit_code
 
     def _attempt(self, begin: float) -> tuple[Decision, float]:
         """One attempt; returns what to do next and when it ended."""
@@ -88,42 +88,52 @@ class Attempts:
         self.observer.planned(plan)
         self.observer.attempt_started(attempt, resume, plan.save.steps)
 
-        resume_path = Path(resume.path) if resume.path else None
-        supervisor = Supervisor(
-            plan,
+        outcome = self._supervise(attempt, resume)
+        self._remove_unfinished_saves()
+        durable = close.durable_step(plan)
+        ending = _ending(plan, attempt, outcome, max(resume.step, durable or 0))
+        verdict = classify(ending)
+        stamps = close.stamps_of(begin, self.waited_s, outcome, verdict)
+        end = close.account(start, attempt, stamps, verdict, _ledger_code(verdict), durable)
+        # a trainer that keeps its checkpoints elsewhere is believed by its steps
+        progress = end.last_step if durable is None else durable
+        decision = self._decide(verdict, outcome, progress)
+        self._record(attempt, start, end, decision, ending)
+        self.observer.attempt_ended(attempt, outcome, verdict, decision, durable)
+        self.past.append(Past(fingerprint=verdict.fingerprint, durable_step=progress))
+        return decision, outcome.gone_at
+
+    def _supervise(self, attempt: AttemptDir, resume: Resume) -> Outcome:
+        path = Path(resume.path) if resume.path else None
+        return Supervisor(
+            self.plan,
             attempt,
             self.run_id,
-            rank_command(plan, attempt, resume_path),
-            rank_environment(plan, attempt, resume_path, self.run_id, self.environ),
+            rank_command(self.plan, attempt),
+            rank_environment(self.plan, attempt, path, self.run_id, self.environ),
             self.signals,
             self.observer,
             resumed_step=resume.step,
-        )
-        outcome = supervisor.run()
-        ending = _ending(plan, attempt, outcome, resume)
-        verdict = classify(ending)
-        self._remove_unfinished_saves()
-        durable = close.durable_step(plan)
-        decision = decide(verdict, self.past, durable or 0, plan.settings.restart)
-        if self.signals.count and decision.action is Action.RESTART:
+        ).run()
+
+    def _decide(self, verdict: Verdict, outcome: Outcome, progress: int) -> Decision:
+        decision = decide(verdict, self.past, progress, self.plan.settings.restart)
+        if decision.action is not Action.RESTART:
+            return decision
+        if self.signals.asked():
             # asked to stop while a failure was on its way: the request wins
-            decision = Decision(
-                action=Action.STOP,
-                exit_code=self.signals.exit_code,
-                reason="stopped on request, not restarted",
-            )
-        stamps = close.stamps_of(begin, self.waited_s, outcome, verdict)
-        end = close.account(start, attempt, stamps, verdict, _ledger_code(verdict), durable)
-        self._record(attempt, start, end, decision, ending)
-        self.observer.attempt_ended(attempt, outcome, verdict, decision, durable or 0)
-        self.past.append(Past(fingerprint=verdict.fingerprint, durable_step=durable or 0))
-        return decision, outcome.gone_at
+            reason, code = "stopped on request, not restarted", self.signals.exit_code
+        elif outcome.survivors:
+            # it may wake up and write into what the next attempt writes
+            reason, code = f"{len(outcome.survivors)} processes cannot be ended", ExitCode.POINTLESS
+        else:
+            return decision
+        return Decision(action=Action.STOP, exit_code=code, reason=reason)
 
     def _open_attempt(self) -> AttemptDir:
         """Make the directory of the next attempt, with what was planned and found."""
         plan = self.plan
         try:
-            plan.run.stop_request.unlink(missing_ok=True)  # it was meant for the attempt before
             plan.write(plan.run.plan_json)
             attempt = plan.run.new_attempt()
             plan.write(attempt.plan_json)
@@ -134,9 +144,12 @@ class Attempts:
 
     def _choose_checkpoint(self) -> Resume:
         """The newest checkpoint that verifies; newer ones that do not are renamed, and said aloud."""
-        if not self.plan.bundled and not self.plan.run.checkpoints.exists():
-            return Resume()
-        found, rejected = newest_verified(self.plan.run.checkpoints)
+        if not self.plan.bundled:
+            return Resume()  # it keeps its checkpoints in a form and place of its own
+        try:
+            found, rejected = newest_verified(self.plan.run.checkpoints)
+        except OSError as error:
+            raise unreadable(self.plan.run, error) from None
         reasons = []
         for item in rejected:
             kept = set_aside(item)
@@ -156,13 +169,13 @@ class Attempts:
 
     def _remove_unfinished_saves(self) -> None:
         """A save that the failure cut short is no checkpoint; on a full disk its space is needed."""
-        _, rejected = newest_verified(self.plan.run.checkpoints, digests=False)
-        for item in rejected:
-            if not (item.path / MANIFEST).exists():
-                try:
+        if not self.plan.bundled:
+            return
+        with contextlib.suppress(OSError):  # what stays is set aside by the next attempt
+            _, rejected = newest_verified(self.plan.run.checkpoints, digests=False)
+            for item in rejected:
+                if not (item.path / MANIFEST).exists():
                     remove_tree(item.path)
-                except OSError:
-                    continue  # the next attempt sets it aside
 
     def _record(
         self, attempt: AttemptDir, start: AttemptStart, end: AttemptEnd, decision: Decision, ending: Ending
@@ -183,15 +196,14 @@ class Attempts:
             # a full disk; the next launch closes this attempt from its files
             self.observer.note(f"the ledger entry of attempt {attempt.number} is not written: {error}")
 
-    def _wait(self, seconds: float) -> bool:
-        """Back off; True when a signal came meanwhile."""
+    def _wait(self, seconds: float) -> None:
+        """Back off, until a signal comes."""
         if seconds > 0:
             self.observer.waiting(seconds, "before the next restart, because the last one made no progress")
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self.signals.count:
+        while time.monotonic() < deadline and not self.signals.asked():
             time.sleep(min(0.1, max(0.0, deadline - time.monotonic())))
         self.waited_s = seconds
-        return self.signals.count > 0
 
 
 def _ledger_code(verdict: Verdict) -> int:
@@ -199,11 +211,12 @@ def _ledger_code(verdict: Verdict) -> int:
     return 0 if verdict.cause is None else verdict.exit_code or 1
 
 
-def _ending(plan: Plan, attempt: AttemptDir, outcome: Outcome, resume: Resume) -> Ending:
+def _ending(plan: Plan, attempt: AttemptDir, outcome: Outcome, known_step: int) -> Ending:
+    """known_step: completed for certain, also when the records of it were lost on a full disk."""
     reached: bool | None = None
     if plan.bundled:
         records = read_records(attempt)
-        last = max([resume.step, *(step for step, _, _ in records.steps[-1:])])
+        last = max([known_step, *(step for step, _, _ in records.steps[-1:])])
         reached = last >= plan.settings.train.steps
     return Ending(
         ranks=read_ends(attempt),

@@ -90,11 +90,10 @@ def classify(ending: Ending) -> Verdict:
         name = "deadlock" if ending.trained else "startup.timeout"
         return _verdict(name, ending.stalled, _slowest(ending.ranks))
     culprit = find_culprit(ending)
-    if ending.stop is not None and (culprit is None or _ended_on_request(culprit)):
+    found = _without_culprit(ending) if culprit is None else _from_rank(culprit, ending)
+    if ending.stop is not None and _was_the_stop(culprit, found, ending):
         return _verdict(f"stop.{ending.stop}", culprit.verdict if culprit else "", culprit)
-    if culprit is None:
-        return _without_culprit(ending)
-    return _from_rank(culprit, ending)
+    return found
 
 
 def find_culprit(ending: Ending) -> RankEnd | None:
@@ -124,10 +123,18 @@ def _noise(rank: RankEnd, ending: Ending) -> int:
     return 1 if rank.exception and _COLLECTIVE.search(text) else 0
 
 
-def _ended_on_request(rank: RankEnd) -> bool:
-    return rank.exit_code in (
-        PayloadExit.STOPPED, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT, 128 + signal.SIGTERM,
-    )  # fmt: skip
+def _was_the_stop(culprit: RankEnd | None, found: Verdict, ending: Ending) -> bool:
+    """Whether an end after a request was the request's doing: trainers leave with all kinds of codes.
+
+    What broke before it, or for want of space or memory while it saved, is a failure still.
+    """
+    assert found.cause is not None
+    if culprit is None or culprit.exit_code == PayloadExit.STOPPED:
+        return True
+    if found.cause.name.partition(".")[0] in ("storage", "oom"):
+        return False
+    asked, ended = ending.noticed_at, culprit.failed_at
+    return asked is None or ended is None or ended >= asked
 
 
 def _without_culprit(ending: Ending) -> Verdict:
@@ -141,6 +148,8 @@ def _without_culprit(ending: Ending) -> Verdict:
 def _from_rank(rank: RankEnd, ending: Ending) -> Verdict:
     code = rank.exit_code or 0
     text = f"{rank.exception}: {rank.message}" if rank.exception else ""
+    if not rank.pid:
+        return _verdict("startup.torchrun", f"rank {rank.rank} could not be started", None)
     if code < 0:
         number = -code
         name = (

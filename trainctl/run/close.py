@@ -6,6 +6,7 @@ supervisor died. Both go the same way, so both come to the same figures.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from trainctl.ledger.goodput import Timeline, split
 from trainctl.ledger.store import Attempt, AttemptEnd, AttemptStart, append, read_ledger
 from trainctl.run.causes import CAUSES, Restart
 from trainctl.run.classify import Verdict
+from trainctl.run.exits import read_ends
 from trainctl.run.records import Records, read_records
 from trainctl.run.supervise import Outcome
 
@@ -42,9 +44,12 @@ def durable_step(plan: Plan) -> int | None:
     None for a trainer that keeps its checkpoints elsewhere. Compares sizes, not digests: a resume
     compares those as well.
     """
-    if not plan.bundled and not plan.run.checkpoints.exists():
+    if not plan.bundled:
         return None
-    found, _ = newest_verified(plan.run.checkpoints, digests=False)
+    try:
+        found, _ = newest_verified(plan.run.checkpoints, digests=False)
+    except OSError:
+        return None  # not known: the file system does not answer
     return 0 if found is None else found[1].step
 
 
@@ -162,4 +167,8 @@ def _last_sign_of_life(attempt: AttemptDir, records: Records, spawned: float) ->
         if beat is not None:
             stamps.append(beat.wall_ns / 1e9)
     stamps.extend(end for _, end, _ in records.steps[-1:])
+    stamps.extend(rank.ended for rank in read_ends(attempt) if rank.ended is not None)
+    for log in attempt.logs.glob("*"):
+        with contextlib.suppress(OSError):
+            stamps.append(log.stat().st_mtime)
     return min(max(stamps), time.time())

@@ -12,6 +12,8 @@ from trainctl.job.rundir import AttemptDir, read_json
 
 _TAIL_BYTES = 64 * 1024
 # The last line of a Python traceback, which starts at the margin: "torch.OutOfMemoryError: CUDA ..."
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # torch puts it before every line of its own excepthook
+_MESSAGE_LINES = 20  # of one exception, and of what clean-up says after it
 _EXCEPTION_LINE = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning|Failure|Exit|Timeout))"
     r"(?:: (?P<message>.*))?$"
@@ -74,7 +76,7 @@ def _read_end(attempt: AttemptDir, rank: int, seen_by_torchrun: int | None) -> R
     exception, message = report.get("exception", ""), report.get("message", "")
     if not exception and heartbeat is not None and heartbeat.note:
         exception, _, message = heartbeat.note.partition(": ")
-    if not exception:
+    if not exception and status.get("exit_code") == 1:
         exception, message = last_exception(attempt.stderr(rank))
     return RankEnd(
         rank=rank,
@@ -106,9 +108,11 @@ def tail_lines(path: Path, count: int) -> list[str]:
 
 
 def last_exception(path: Path) -> tuple[str, str]:
-    """(type, message) of the last traceback at the end of a log; empty when there is none."""
-    for line in reversed(tail_lines(path, 2000)):
-        match = _EXCEPTION_LINE.match(line)
-        if match:
+    """(type, message) of the traceback with which a log ends; empty when it ends in anything else.
+
+    A traceback that was logged and survived stands further up, and is not why the program ended.
+    """
+    for line in reversed(tail_lines(path, _MESSAGE_LINES)):
+        if match := _EXCEPTION_LINE.match(_RANK_PREFIX.sub("", line)):
             return match["type"].rpartition(".")[2], match["message"] or ""
     return "", ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -19,9 +20,10 @@ from trainctl.job.plan import Plan, identity_values, read_plan
 from trainctl.job.protocol import ENV_RUN_ID
 from trainctl.job.rundir import read_json, write_json
 from trainctl.run.attempts import Attempts
-from trainctl.run.lock import hold, unwritable
+from trainctl.run.close import close_open_attempts
+from trainctl.run.lock import hold, unreadable, unwritable
 from trainctl.run.observer import LaunchObserver
-from trainctl.run.planning import build_plan
+from trainctl.run.planning import build_plan, refresh
 from trainctl.run.preflight import prepare
 from trainctl.run.supervise import KILL_DEADLINE_S, Signals
 from trainctl.run.warmup import run_warmup
@@ -53,33 +55,35 @@ def launch(
     try:
         plan = build_plan(config_path, overrides, environ)
         with hold(plan.run):
+            _settle(plan, signals, observer)
             if not options.fresh:
                 _refuse_another_job(plan)
                 if _finished(plan, observer):
                     return ExitCode.DONE
-            _end_leftovers(plan, observer)
             measured: list[Warmup] = []
 
             def warm_up(plan: Plan) -> Warmup:
                 warmup = run_warmup(plan, signals=signals, environ=environ)
-                measured.extend([warmup] if warmup.ok else [])
+                measured.append(warmup)
                 return warmup
 
             def make_plan(warmup: Warmup | None = None) -> Plan:
-                known = warmup or (measured[0] if measured else None)
-                return build_plan(config_path, overrides, environ, known)
+                return plan if warmup is None else refresh(plan, warmup)
 
+            if signals.asked():
+                return signals.exit_code
             observer.checking()
             plan, report = prepare(
                 make_plan, warm_up, quick=options.quick, fresh=options.fresh, environ=environ
             )
-            if signals.count:
+            if signals.asked():
                 return signals.exit_code
             observer.preflight(report)
             if not report.ok:
                 return ExitCode.PREFLIGHT
             run_id = _open_run(plan, options.fresh, observer)
-            return Attempts(plan, run_id, report, signals, observer, environ, make_plan).run(began)
+            warmup = next((warmup for warmup in measured if warmup.ok), None)
+            return Attempts(plan, run_id, report, warmup, signals, observer, environ).run(began)
     finally:
         signals.restore()
 
@@ -108,7 +112,10 @@ def _refuse_another_job(plan: Plan) -> None:
 def _finished(plan: Plan, observer: LaunchObserver) -> bool:
     if not plan.bundled:
         return False
-    found, _ = newest_verified(plan.run.checkpoints)
+    try:
+        found, _ = newest_verified(plan.run.checkpoints)
+    except OSError as error:
+        raise unreadable(plan.run, error) from None
     if found is None or found[1].step < plan.settings.train.steps:
         return False
     observer.note(
@@ -140,19 +147,36 @@ def _open_run(plan: Plan, fresh: bool, observer: LaunchObserver) -> str:
     return str(known["run_id"])
 
 
-def _end_leftovers(plan: Plan, observer: LaunchObserver) -> None:
-    """A supervisor that was killed leaves torchrun saving and stopping: wait, then end what stays.
+def _settle(plan: Plan, signals: Signals, observer: LaunchObserver) -> None:
+    """What a launcher that was killed left undone: its processes, its open attempts, a stop request.
 
     Before preflight, which would find its memory in use; only while holding the run's lock.
     """
     run_id = str((read_json(plan.run.run_json) or {}).get("run_id", ""))
     if not run_id:
         return
+    _end_leftovers(run_id, plan, signals, observer)
+    for end in close_open_attempts(plan, run_id):
+        observer.note(f"attempt {end.attempt} was left open by a launcher that was killed; it is closed now")
+    with contextlib.suppress(OSError):
+        plan.run.stop_request.unlink(missing_ok=True)  # it was meant for an attempt that is over
+
+
+def _end_leftovers(run_id: str, plan: Plan, signals: Signals, observer: LaunchObserver) -> None:
+    """torchrun saves and stops when its supervisor dies: wait as long as it was promised, then end it."""
     left = [stat.process for stat in processes.find_by_environment(ENV_RUN_ID, run_id)]
     if not left:
         return
-    observer.waiting(plan.grace_s, f"for {len(left)} processes of an earlier launch of this run to end")
-    left = processes.wait_gone(left, plan.grace_s)
+    try:
+        grace_s = max(plan.grace_s, read_plan(plan.run.plan_json).grace_s)
+    except TrainctlError:
+        grace_s = plan.grace_s
+    observer.waiting(grace_s, f"for {len(left)} processes of an earlier launch of this run to end")
+    deadline = time.monotonic() + grace_s
+    while left and time.monotonic() < deadline and not signals.asked():
+        left = processes.wait_gone(left, 0.2)
+    if signals.asked():
+        return
     for process in left:
         processes.send_signal(process, signal.SIGKILL)
     left = processes.wait_gone(left, KILL_DEADLINE_S)

@@ -34,7 +34,10 @@ def hold(run: RunDir) -> Iterator[None]:
             raise _held(run, os.pread(descriptor, 1000, 0)) from None
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
         _note(descriptor, json.dumps(holder).encode())
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a forked child that inherited it
     finally:
         os.close(descriptor)
 
@@ -46,6 +49,16 @@ def unwritable(run: RunDir, error: OSError) -> TrainctlError:
         f"{run.path} cannot be written: {error.strerror}",
         hint="make it writable and free space there, or set job.runs_dir to another directory",
         exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def unreadable(run: RunDir, error: OSError) -> TrainctlError:
+    """What to say when checkpoints are there and cannot be read: nothing is judged, nothing renamed."""
+    return TrainctlError(
+        "checkpoints-unreadable",
+        f"{error.filename or run.checkpoints} cannot be read: {error.strerror}",
+        hint="mend the file system or the permissions, then launch again; nothing was renamed",
+        exit_code=ExitCode.FAILED,
     )
 
 

@@ -27,7 +27,7 @@ ASSUMED_STEP_S = 1.0
 ASSUMED_WRITE_BYTES_PER_S = 500e6
 ASSUMED_SAVE_S = 30.0
 MIN_GRACE_S = 10.0
-GRACE_FACTOR = 3.0  # times the slowest save seen: a save on a loaded file system is not an average one
+GRACE_FACTOR = 3.0  # times the slowest save and a step: a save on a loaded file system is not an average one
 _RECENT = 5  # attempts whose measurements count: hardware and model change
 
 
@@ -52,10 +52,8 @@ def build_plan(
         runs_dir / "ledger" if settings.ledger.dir == "auto" else Path(base, settings.ledger.dir).resolve()
     )
     identity = digest(identity_values(settings))
-    attempts = read_ledger(ledger_dir).of_job(settings.job.name)
-    measured = [a for a in attempts if a.end is not None and a.start.identity_digest == identity][-_RECENT:]
     cpus = settings.train.threads
-    save_s, save_basis = _save_cost(settings, measured, warmup)
+    save, grace_s = _from_records(settings, layout, identity, ledger_dir, warmup)
     return Plan(
         settings=settings,
         sources=loaded.sources,
@@ -68,9 +66,31 @@ def build_plan(
         layout=layout,
         device=device,
         threads=max(1, cpu_count() // layout.procs_per_node) if cpus == "auto" else cpus,
-        grace_s=_grace(settings, measured, save_s),
-        save=_save_interval(settings, layout, attempts, measured, save_s, save_basis, warmup),
+        grace_s=grace_s,
+        save=save,
     )
+
+
+def refresh(plan: Plan, warmup: Warmup | None = None) -> Plan:
+    """The same plan with what the ledger has learned since: save interval and grace, nothing else.
+
+    The configuration file is not read again: it may be half-way through an edit for the next run.
+    """
+    save, grace_s = _from_records(
+        plan.settings, plan.layout, plan.identity_digest, Path(plan.ledger_dir), warmup
+    )
+    return plan.model_copy(update={"save": save, "grace_s": grace_s})
+
+
+def _from_records(
+    settings: Settings, layout: Layout, identity: str, ledger_dir: Path, warmup: Warmup | None
+) -> tuple[SaveInterval, float]:
+    """(save interval, grace in seconds): all that the ledger and the warm-up decide."""
+    attempts = read_ledger(ledger_dir).of_job(settings.job.name)
+    measured = [a for a in attempts if a.end is not None and a.start.identity_digest == identity][-_RECENT:]
+    save_s, save_basis = _save_cost(settings, measured, warmup)
+    save = _save_interval(settings, layout, attempts, measured, save_s, save_basis, warmup)
+    return save, _grace(settings, measured, save)
 
 
 def _device(settings: Settings, environ: Mapping[str, str]) -> tuple[str, int]:
@@ -153,11 +173,12 @@ def _step_time(measured: Sequence[Attempt], warmup: Warmup | None) -> tuple[floa
     return ASSUMED_STEP_S, f"{ASSUMED} {human_seconds(ASSUMED_STEP_S)}, no step recorded yet"
 
 
-def _grace(settings: Settings, measured: Sequence[Attempt], save_s: float) -> float:
+def _grace(settings: Settings, measured: Sequence[Attempt], save: SaveInterval) -> float:
+    """A stop waits for the steps that are under way, then for the save."""
     if settings.restart.grace_s != "auto":
         return settings.restart.grace_s
-    slowest = max([save_s, *(a.end.save_s for a in measured if a.end is not None and a.end.save_s)])
-    return max(MIN_GRACE_S, math.ceil(GRACE_FACTOR * slowest))
+    slowest = max([save.cost_s, *(a.end.save_s for a in measured if a.end is not None and a.end.save_s)])
+    return max(MIN_GRACE_S, math.ceil(GRACE_FACTOR * (slowest + save.step_s)))
 
 
 def _save_interval(

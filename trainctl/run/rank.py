@@ -5,7 +5,7 @@ It stays beside the rank as its parent, because only a parent learns how a proce
 torchrun reports a segfault, an exit code 75 and an exception alike as failure 1.
 
 Standard library only and nothing of ours: it must start in milliseconds and must not be
-shadowed by modules of the job. It has no opinion: it records and passes on.
+shadowed by modules of the job. It has no opinion: it records.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVER_DEADLINE_S = 5.0
 # Group signals reach the rank as well; the wrapper must outlive it to record its end.
-PASSED_ON = {
+OUTLIVED = {
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
 }  # fmt: skip
 libc = ctypes.CDLL(None, use_errno=True)
@@ -56,7 +56,7 @@ def start(command: list[str], out_path: str, err_path: str) -> int:
     err = os.open(err_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     wrapper = os.getpid()
     # a signal between fork and the handlers below would end the wrapper alone
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_BLOCK, OUTLIVED)
     pid = os.fork()
     if pid == 0:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -64,15 +64,15 @@ def start(command: list[str], out_path: str, err_path: str) -> int:
             os._exit(1)
         os.dup2(out, 1)
         os.dup2(err, 2)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, OUTLIVED)
         try:
             os.execvp(command[0], command)
         except OSError as error:
             os.write(2, f"trainctl: cannot start {command[0]}: {error.strerror}\n".encode())
             os._exit(127)
-    for number in PASSED_ON:
+    for number in OUTLIVED:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, OUTLIVED)
     os.close(out)
     os.close(err)
     return pid
@@ -84,15 +84,18 @@ def end_leftovers() -> None:
     They were adopted by this wrapper when the rank died, and may hold device memory.
     """
     deadline = time.monotonic() + LEFTOVER_DEADLINE_S
-    while time.monotonic() < deadline:
-        with open(f"/proc/self/task/{os.getpid()}/children") as file:
-            left = [int(pid) for pid in file.read().split()]
-        if not left:
-            return
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)  # our own unreaped child: the pid cannot have been recycled
-            os.waitpid(pid, os.WNOHANG)
-        time.sleep(0.01)
+    try:
+        while time.monotonic() < deadline:
+            with open(f"/proc/self/task/{os.getpid()}/children") as file:
+                left = [int(pid) for pid in file.read().split()]
+            if not left:
+                return
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)  # our own unreaped child: the pid cannot have been recycled
+                os.waitpid(pid, os.WNOHANG)
+            time.sleep(0.01)
+    except OSError:
+        return  # not ours to signal, or a kernel without that file: the supervisor looks again
 
 
 def main() -> None:

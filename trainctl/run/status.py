@@ -13,7 +13,7 @@ from trainctl.job.plan import Plan, read_plan
 from trainctl.job.protocol import Phase, read_heartbeat
 from trainctl.job.rundir import AttemptDir, RunDir, read_json
 from trainctl.run.lock import is_held
-from trainctl.run.tails import RecordTail
+from trainctl.run.tails import RecordTail, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def read_status(run: RunDir, now: float | None = None) -> RunStatus:
     ranks = _ranks(attempt, now) if attempt is not None else ()
     durable = _durable(run)
     step = max([durable, *(rank.step for rank in ranks)])
-    seconds, tokens = step_record.get("seconds"), step_record.get("tokens")
+    seconds, tokens = number(step_record, "seconds"), number(step_record, "tokens")
     return RunStatus(
         job=run.path.name,
         path=str(run.path),
@@ -89,11 +89,11 @@ def read_status(run: RunDir, now: float | None = None) -> RunStatus:
         step=step,
         steps=plan.settings.train.steps if plan is not None and plan.bundled else 0,
         durable_step=durable,
-        next_save_steps=_next_save(plan, step, durable) if held else None,
-        loss=step_record.get("loss"),
+        next_save_steps=_next_save(plan, step) if held else None,
+        loss=number(step_record, "loss"),
         step_s=seconds,
         tokens_per_s=tokens / seconds if tokens and seconds else None,
-        eval_loss=evaluation.get("loss"),
+        eval_loss=number(evaluation, "loss"),
         ranks=ranks,
         ended=_ended(ended),
     )
@@ -133,11 +133,11 @@ def _durable(run: RunDir) -> int:
     return next((step for step, path in run.checkpoint_dirs() if (path / "MANIFEST.json").exists()), 0)
 
 
-def _next_save(plan: Plan | None, step: int, durable: int) -> int | None:
+def _next_save(plan: Plan | None, step: int) -> int | None:
     if plan is None or not plan.bundled:
         return None
-    left = plan.save.steps - (step - durable) if step >= durable else plan.save.steps
-    return min(max(0, left), max(0, plan.settings.train.steps - step))
+    left = plan.save.steps - step % plan.save.steps
+    return min(left, max(0, plan.settings.train.steps - step))
 
 
 def _state(held: bool, attempt: AttemptDir | None, ended: dict[str, Any] | None) -> str:

@@ -6,10 +6,13 @@ handlers only count; nothing here prints.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -18,7 +21,7 @@ from trainctl.exitcodes import ExitCode, PayloadExit
 from trainctl.host import processes
 from trainctl.host.processes import Process
 from trainctl.job.plan import Plan
-from trainctl.job.protocol import ENV_RUN_ID, Heartbeat, read_heartbeat
+from trainctl.job.protocol import ENV_RUN_ID, Heartbeat, Phase, read_heartbeat
 from trainctl.job.rundir import AttemptDir, read_json
 from trainctl.run.exits import read_status
 from trainctl.run.torchrun import spawn_agent
@@ -26,6 +29,7 @@ from trainctl.run.torchrun import spawn_agent
 TICK_S = 0.05
 PEER_GRACE_S = 10.0  # for healthy ranks to notice that one has died, and to write why they stop
 AGENT_MARGIN_S = 3.0  # torchrun kills its ranks when the grace is over; then it must still exit
+SECOND_INTERRUPT_S = 0.5  # a key that bounces is one Ctrl-C
 KILL_DEADLINE_S = 30.0  # a process in state D cannot be killed: give up and name it
 
 
@@ -70,11 +74,12 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 
 class Signals:
-    """Counts SIGINT and SIGTERM while installed. The loops look at the counts and act."""
+    """Counts SIGINT, SIGTERM and SIGHUP while installed. The loops look at the counts and act."""
 
     def __init__(self) -> None:
         self.first: str | None = None  # "interrupt" or "terminate", whichever came first
         self.count = 0
+        self.interrupts: list[float] = []  # monotonic seconds of every SIGINT
         self._before: dict[int, object] = {}
 
     def install(self) -> None:
@@ -86,6 +91,10 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
+    def asked(self) -> bool:
+        """Whether trainctl was asked to stop."""
+        return self.count > 0
+
     @property
     def exit_code(self) -> ExitCode:
         """How trainctl ends when it was asked to."""
@@ -94,6 +103,8 @@ class Signals:
     def _note(self, number: int, _frame: object) -> None:
         self.first = self.first or ("interrupt" if number == signal.SIGINT else "terminate")
         self.count += 1
+        if number == signal.SIGINT:
+            self.interrupts.append(time.monotonic())
 
 
 class Observer(Protocol):
@@ -140,6 +151,7 @@ class Supervisor:
         self.environment = environment
         self.signals = signals
         self.observer = observer
+        self._deaf = False
         self.resumed_step = resumed_step
         self.state: State = State.STARTING
         self.stop: str | None = None
@@ -152,10 +164,15 @@ class Supervisor:
         self._last_tick = time.monotonic()
         self._survivors: tuple[Process, ...] = ()
         self._ended_code = 0
-        self._signals_seen = signals.count
+        self._stop_at = float("inf")  # monotonic seconds when the stop was accepted
+        self._strangers: frozenset[Process] = frozenset()
 
     def run(self) -> Outcome:
         processes.become_subreaper()
+        own = processes.descendants(os.getpid())
+        self._strangers = frozenset(
+            stat.process for stat in own
+        )  # children of this program, not of the attempt
         spawned_at = time.time()
         self.agent = spawn_agent(self.plan, self.attempt, self.run_id, self.command, self.environment)
         self._agent_process = processes.identify(self.agent.pid)
@@ -163,9 +180,7 @@ class Supervisor:
             while not self._tick():
                 time.sleep(TICK_S)
         except BaseException:
-            # a bug, or an observer that broke: what was started must not outlive its supervisor
-            while self._kill_everything() and self.agent.poll() is None:
-                time.sleep(TICK_S)
+            self._abandon()
             raise
         report = read_json(self.attempt.agent_json) or {}
         return Outcome(
@@ -185,19 +200,42 @@ class Supervisor:
         """Look, decide, act once; True when the attempt is over."""
         for event, why in self._events():
             self._apply(event, why)
-        self.observer.tick(self.attempt, self.state, self.beats)
-        processes.reap_adopted(except_pids=[self.agent.pid])
+        self._tell(lambda: self.observer.tick(self.attempt, self.state, self.beats))
+        strangers = [process.pid for process in self._strangers]
+        processes.reap_adopted(except_pids=[self.agent.pid, *strangers])
         return self.state is State.GONE
+
+    def _tell(self, message: Callable[[], None]) -> None:
+        """A view that breaks must not end training: it is told nothing more, and why is in the log."""
+        if self._deaf:
+            return
+        try:
+            message()
+        except Exception:
+            self._deaf = True
+            with contextlib.suppress(OSError), open(self.attempt.logs / "launcher.log", "a") as log:
+                traceback.print_exc(file=log)
+
+    def _abandon(self) -> None:
+        """A bug in here: ranks get the grace to save, because nothing may outlive its supervisor."""
+        if self._agent_process is not None:
+            processes.send_signal(self._agent_process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.agent.wait(self.plan.grace_s + AGENT_MARGIN_S)
+        deadline = time.monotonic() + KILL_DEADLINE_S
+        while self._kill_everything() and time.monotonic() < deadline:
+            time.sleep(TICK_S)
 
     # --- what happened since the last tick ---------------------------------------------------
 
     def _events(self) -> list[tuple[Event, str]]:
         events: list[tuple[Event, str]] = []
         self._read_progress()
-        if self.signals.count > self._signals_seen:
-            self._signals_seen = self.signals.count
-            first = self.stop is None and self.state in (State.STARTING, State.RUNNING)
-            events.append((Event.STOP_ASKED, "") if first else (Event.HARD_STOP, "asked twice"))
+        if self.signals.count and self.stop is None:
+            self.stop, self._stop_at = self.signals.first, time.monotonic()
+            events.append((Event.STOP_ASKED, ""))
+        elif any(stamp > self._stop_at + SECOND_INTERRUPT_S for stamp in self.signals.interrupts):
+            events.append((Event.HARD_STOP, "asked twice"))
         if self.trained and self.state is State.STARTING:
             events.append((Event.FIRST_STEP, ""))
         if self.agent.poll() is not None:
@@ -223,13 +261,17 @@ class Supervisor:
             return [
                 (Event.STALLED, f"no first step within {watchdog.startup_s:g} s of the last sign of life")
             ]
-        if self.state is State.RUNNING and silent_s > watchdog.stall_s:
+        done = all(beat.phase is Phase.DONE for beat in self.beats.values())  # exporting, say: not a step
+        if self.state is State.RUNNING and silent_s > watchdog.stall_s and not done:
             return [(Event.STALLED, f"no rank made progress for {watchdog.stall_s:g} s, {self._where()}")]
         return []
 
     def _can_judge(self) -> bool:
-        """A trainer that never beats is not hung for want of beats: unknown is not failed."""
-        return self.plan.bundled or bool(self.beats)
+        """A trainer that never beats is not hung for want of beats: unknown is not failed.
+
+        Before any rank was started, it is torchrun that is waited for.
+        """
+        return self.plan.bundled or bool(self.beats) or not self.attempt.ranks("exits")
 
     def _read_progress(self) -> None:
         """Read heartbeats; any new one restarts the stall timer, and so does our own suspension."""
@@ -267,15 +309,13 @@ class Supervisor:
         now = time.time()
         if event in (Event.RANK_ENDED, Event.STALLED, Event.AGENT_EXITED, Event.STOP_ASKED, Event.HARD_STOP):
             self.noticed_at = self.noticed_at or now
-        if event in (Event.STOP_ASKED, Event.HARD_STOP):
-            self.stop = self.stop or self.signals.first
         if event is Event.STALLED:
             self.stalled = why
         if state is State.ENDING:
             self._end_gracefully(event)
         elif state is State.KILLING:
             self.deadline = time.monotonic() + KILL_DEADLINE_S
-        self.observer.changed(self.attempt, state, why)
+        self._tell(lambda: self.observer.changed(self.attempt, state, why))
 
     def _end_gracefully(self, event: Event) -> None:
         if event is Event.STOP_ASKED:
@@ -289,14 +329,17 @@ class Supervisor:
         self.deadline = time.monotonic() + grace_s
 
     def _kill_everything(self) -> bool:
-        """SIGKILL to torchrun first, then all that carries this run's id; False when nothing is left."""
+        """SIGKILL to torchrun first, then to all that carries this run's id, and to what it left to this
+        subreaper with another environment. False when nothing is left."""
         if self._agent_process is not None and self.agent.poll() is None:
             processes.send_signal(self._agent_process, signal.SIGKILL)
             try:
                 self.agent.wait(timeout=1)
             except subprocess.TimeoutExpired:
                 return True
-        left = [stat.process for stat in processes.find_by_environment(ENV_RUN_ID, self.run_id)]
+        marked = processes.find_by_environment(ENV_RUN_ID, self.run_id)
+        adopted = processes.descendants(os.getpid())
+        left = {stat.process for stat in (*marked, *adopted)} - self._strangers
         for process in left:
             processes.send_signal(process, signal.SIGKILL)
         self._survivors = tuple(left)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ class LineTail:
             lines.append(self._rest.decode("utf-8", "replace"))
             self._rest = b""
         return lines
+
+
+def number(record: dict[str, Any], name: str) -> float | None:
+    """A field of a record when it is a finite number: foreign trainers write what they like."""
+    value = record.get(name)
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return value if usable else None
 
 
 class RecordTail:

@@ -16,7 +16,7 @@ from trainctl.run.agent import AgentSpec
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
-def rank_command(plan: Plan, attempt: AttemptDir, resume: Path | None) -> tuple[str, ...]:
+def rank_command(plan: Plan, attempt: AttemptDir) -> tuple[str, ...]:
     """What every rank runs."""
     job = plan.settings.job
     if job.script is None:
@@ -26,7 +26,6 @@ def rank_command(plan: Plan, attempt: AttemptDir, resume: Path | None) -> tuple[
         "{save_steps}": str(plan.save.steps),
         "{run_dir}": plan.run_dir,
         "{attempt}": str(attempt.number),
-        "{resume}": str(resume or ""),
     }
     arguments = []
     for argument in job.args:
@@ -92,7 +91,7 @@ def spawn_agent(
     path = attempt.path / "agent.json"
     spec.write(path)
     # not `-m`: that would let a folder named `trainctl` in the working directory shadow this package
-    path_entry = f"sys.path.insert(0, {str(PACKAGE_ROOT)!r})"
+    path_entry = f"sys.path[0] = {str(PACKAGE_ROOT)!r}"
     start = f"import sys; {path_entry}; from trainctl.run.agent import main; sys.exit(main())"
     with open(attempt.agent_log, "ab") as log:
         return subprocess.Popen(

@@ -48,6 +48,8 @@ def run_warmup(
     parent = Path(plan.run_dir).parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
+        for stale in parent.glob(f".warmup-{plan.settings.job.name}-????????"):
+            shutil.rmtree(stale, ignore_errors=True)  # of a launcher that was killed
         scratch = Path(tempfile.mkdtemp(prefix=f".warmup-{plan.settings.job.name}-", dir=parent))
     except OSError as error:
         raise unwritable(plan.run, error) from None
