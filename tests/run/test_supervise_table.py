@@ -2,7 +2,8 @@
 
 import pytest
 
-from trainctl.run.supervise import TRANSITIONS, Event, State, _ranges
+from trainctl.run.states import TRANSITIONS, Event, State
+from trainctl.run.supervise import _ranges
 
 # (state, event) -> state; what is not listed must not change the state.
 EXPECTED = {

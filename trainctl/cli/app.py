@@ -1,7 +1,7 @@
 """The `trainctl` command: collects the command groups and maps every ending to an exit code.
 
-Three endings: an expected error (message and hint), interrupted, a bug (short line and a report
-file). Imports nothing heavy: `--help` must answer at once.
+Three endings: an expected error (message and hint), interrupted (typer ends with 130), a bug (short
+line and a report file). Imports nothing heavy: `--help` must answer at once.
 """
 
 from __future__ import annotations
@@ -53,12 +53,6 @@ def main() -> None:
     except TrainctlError as error:
         ui.report(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        ui.say("interrupted")
-        sys.exit(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        ui.deafen()  # `| head`; python would complain again at exit
-        sys.exit(ExitCode.FAILED)
     except Exception as error:
         ui.say(f"this is a bug in trainctl: {type(error).__name__}: {error}", style="bold red")
         ui.say(f"a report to send along is in {_bug_report(error)}")

@@ -10,6 +10,7 @@ import typer
 
 from trainctl.cli import ui
 from trainctl.cli.command import suggest
+from trainctl.cli.options import DEFAULT_CONFIG, ConfigFile, Overrides
 
 
 def register(app: typer.Typer) -> None:
@@ -17,13 +18,8 @@ def register(app: typer.Typer) -> None:
 
 
 def launch(
-    config: Annotated[Path, typer.Argument(help="Configuration file.")] = Path("trainctl.toml"),
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a value, like train.lr=3e-4.", show_default=False
-        ),
-    ] = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    overrides: Overrides = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; the run before is kept beside it.")
     ] = False,

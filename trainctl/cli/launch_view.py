@@ -17,7 +17,7 @@ from trainctl.job.units import human_count, human_seconds
 from trainctl.run.causes import Restart
 from trainctl.run.exits import tail_lines
 from trainctl.run.policy import Action
-from trainctl.run.supervise import State
+from trainctl.run.states import State
 from trainctl.run.tails import LineTail, RecordTail, number
 
 if TYPE_CHECKING:

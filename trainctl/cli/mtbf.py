@@ -7,9 +7,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,16 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainctl.cli import ui
+from trainctl.cli.mtbf_view import choice_lines, percent, print_table, show_report, steps_words
+from trainctl.cli.options import DEFAULT_CONFIG
 from trainctl.errors import TrainctlError
 from trainctl.job.units import human_seconds
 
 if TYPE_CHECKING:
     from trainctl.job.plan import Plan
-    from trainctl.ledger import interval
-    from trainctl.ledger.report import JobReport, SaveAdvice
     from trainctl.ledger.store import LedgerView
 
-_DEFAULT_CONFIG = Path("trainctl.toml")
 _DEFAULT_LEDGER = Path("runs/ledger")
 _UNIT_S = {"ms": 1e-3, "s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
@@ -72,10 +70,10 @@ def report(
     now = time.time()
     since = -math.inf if last is None else now - parse_duration(last, "--last")
     built = None
-    if config is not None or (ledger is None and _DEFAULT_CONFIG.exists()):
+    if config is not None or (ledger is None and DEFAULT_CONFIG.exists()):
         from trainctl.run.planning import build_plan
 
-        built = build_plan(config or _DEFAULT_CONFIG, [])
+        built = build_plan(config or DEFAULT_CONFIG, [])
     directory = ledger or (Path(built.ledger_dir) if built is not None else _DEFAULT_LEDGER)
     if ledger is not None and not ledger.is_dir():
         raise TrainctlError(
@@ -141,12 +139,12 @@ def plan(
     chosen = advice.chosen
     out = ui.out()
     out.print(
-        f"save every {_steps(chosen.steps)} ({human_seconds(chosen.interval_s)}) · "
+        f"save every {steps_words(chosen.steps)} ({human_seconds(chosen.interval_s)}) · "
         f"{chosen.formula}: {human_seconds(chosen.tau_s)} = {chosen.tau_s / times['step_s']:.1f} steps",
         style="bold",
         markup=False,
     )
-    for line in _choice_lines(chosen):
+    for line in choice_lines(chosen):
         out.print(f"  {line}", markup=False)
     for warning in advice.warnings:
         out.print(f"  warning: {warning}", style="yellow", markup=False)
@@ -155,16 +153,16 @@ def plan(
         (
             f"{choice.steps:,}",
             human_seconds(choice.interval_s),
-            _percent(choice.save_share),
+            percent(choice.save_share),
             human_seconds(choice.loss_s),
-            _percent(choice.overhead),
-            _percent(choice.ettr),
+            percent(choice.overhead),
+            percent(choice.ettr),
             choice.formula,
         )
         for choice in around
     ]
     heads = ("save_steps", "interval", "saves", "lost per failure", "overhead", "ETTR", "formula")
-    _print_table(heads, rows, left=(6,))
+    print_table(heads, rows, left=(6,))
 
 
 def parse_duration(text: str, name: str, *, zero: bool = False) -> float:
@@ -183,105 +181,6 @@ def parse_duration(text: str, name: str, *, zero: bool = False) -> float:
             f"{name} is {text!r}, expected a time from {least} to {human_seconds(_LONGEST_S)}",
         )
     return seconds
-
-
-def show_report(result: JobReport, *, now: float) -> None:
-    """One job on stdout: the figures, then causes, then where the time went."""
-    past = result.history
-    nodes = f"{result.nodes} node{'s' if result.nodes > 1 else ''}"
-    span = _time(max(0.0, result.end - result.begin))
-    out = ui.out()
-    out.print(
-        f"{result.job} on {nodes} · {span} · {_time(past.exposure_s)} of training",
-        style="bold",
-        markup=False,
-    )
-    lines = [
-        (
-            "interruptions",
-            f"{past.failures} unplanned, {len(past.planned)} planned stop{_s(len(past.planned))}, "
-            f"{len(past.startup_failures)} start-up failure{_s(len(past.startup_failures))} (counted apart)",
-        ),
-        ("MTBF", _mtbf_words(result)),
-        ("goodput", _goodput_words(result)),
-        *_save_lines(result.save),
-    ]
-    for attempt in past.open:
-        age = human_seconds(max(0.0, now - attempt.start.time))
-        state = "running, or lost with its supervisor; not counted"
-        lines.append(
-            ("open", f"attempt {attempt.start.attempt} of {attempt.start.run_id}, {age} old: {state}")
-        )
-    for name, words in lines:
-        out.print(f"  {name:<14} {words}", markup=False)
-    if result.causes:
-        out.print()
-        _print_table(
-            ("cause", "interruptions", "steps lost", "last"),
-            [
-                (row.cause, f"{row.incidents:,}", f"{row.lost_steps:,}", _local(row.last))
-                for row in result.causes
-            ],
-            left=(0, 3),
-        )
-    if result.wall_s > 0:
-        out.print()
-        shares = _tenths(list(result.buckets.values()))
-        rows = [
-            (bucket.value.replace("_", " "), f"{share:.1f} %", _time(seconds))
-            for (bucket, seconds), share in zip(result.buckets.items(), shares, strict=True)
-        ]
-        rows.append(("wall time", f"{math.fsum(shares):.1f} %", human_seconds(result.wall_s)))
-        _print_table(("where the time went", "share", "time"), rows, left=(0,))
-
-
-def _mtbf_words(result: JobReport) -> str:
-    found = result.estimate
-    if found.exposure_s <= 0:
-        return "not known: no training recorded"
-    if not found.failures:
-        sure = f"{100 * found.confidence:.0f} % sure"
-        return f"not known: no interruption yet, so at least {_hours(found.low_s)} ({sure})"
-    trend = found.trend if found.trend_u is None else f"{found.trend} (Laplace {found.trend_u:+.1f})"
-    span = f"[{_hours(found.low_s)}, {_hours(found.high_s)}] {100 * found.confidence:.0f} %"
-    return f"{_hours(found.mtbf_s)} {span}, {trend}"
-
-
-def _goodput_words(result: JobReport) -> str:
-    if result.goodput is None:
-        return "not known: no attempt has ended"
-    words = f"{_percent(result.goodput)} of wall time"
-    if result.save is not None and result.history.failures:
-        words += f" · the best these failures allow: {_percent(result.save.best.ettr)}"
-    return words
-
-
-def _save_lines(save: SaveAdvice | None) -> Iterable[tuple[str, str]]:
-    if save is None:
-        yield "save_steps", "no advice: no step and save were measured"
-        return
-    best = save.best.chosen
-    yield (
-        "save_steps",
-        f"now {save.now.steps:,}; best {best.steps:,} ({human_seconds(best.interval_s)}); "
-        f"worth {_percent(save.worth)} of the cluster",
-    )
-    basis = "recorded" if save.recorded else f"with one failure in {_hours(save.prior_s)} assumed"
-    yield (
-        "",
-        f"{best.formula}: MTBF {_hours(save.mtbf_s)} ({basis}), "
-        f"save {human_seconds(save.cost_s)}, step {human_seconds(save.step_s)}, "
-        f"restart {human_seconds(save.restart_s)}",
-    )
-    for warning in save.best.warnings:
-        yield "warning", warning
-
-
-def _choice_lines(choice: interval.Choice) -> Iterable[str]:
-    yield f"{_percent(choice.save_share)} of the time between two saves goes into the save"
-    yield f"one failure costs {human_seconds(choice.loss_s)} of redone steps on average, and the restart"
-    yield f"saves and redone steps together take {_percent(choice.overhead)} of wall time"
-    yield f"{_percent(choice.ettr)} of wall time trains something new (ETTR), restarts counted"
 
 
 def _wanted_jobs(view: LedgerView, job: str | None, built: Plan | None, directory: Path) -> Sequence[str]:
@@ -318,52 +217,6 @@ def _say_problems(view: LedgerView) -> None:
         ui.say(f"{problem.file}:{problem.line}: {problem.reason}; not counted")
     if len(view.problems) > _SHOWN_PROBLEMS:
         ui.say(f"{len(view.problems) - _SHOWN_PROBLEMS} more lines are not counted")
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.1f}".removesuffix(".0") + " h" if seconds >= 3600 else _time(seconds)
-
-
-def _time(seconds: float) -> str:
-    return human_seconds(seconds) if seconds else "0 s"
-
-
-def _local(time_s: float) -> str:
-    return f"{datetime.fromtimestamp(time_s):%d %b %Y %H:%M}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _steps(steps: int) -> str:
-    return f"{steps:,} step{_s(steps)}"
-
-
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"
-
-
-def _tenths(parts: Sequence[float]) -> list[float]:
-    """Per cent with one decimal that add up to 100.0: the largest remainders are rounded up."""
-    exact = [1000 * part / math.fsum(parts) for part in parts]
-    whole = [math.floor(value) for value in exact]
-    by_remainder = sorted(range(len(parts)), key=lambda i: whole[i] - exact[i])
-    for index in by_remainder[: 1000 - sum(whole)]:
-        whole[index] += 1
-    return [value / 10 for value in whole]
-
-
-def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int]) -> None:
-    """Columns in `left` to the left, numbers to the right. As wide as it needs: nothing is ever cut."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for number, row in enumerate((heads, *rows)):
-        cells = [
-            f"{cell:<{width}}" if index in left else f"{cell:>{width}}"
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        line = "  ".join(cells).rstrip()
-        ui.out().print(f"  {line}", style=None if number else "dim", markup=False)
 
 
 def _json(value: Any) -> str:

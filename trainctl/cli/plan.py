@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainctl.cli import ui
+from trainctl.cli.options import DEFAULT_CONFIG, ConfigFile, Overrides
 from trainctl.job.secrets import HIDDEN, is_secret
 
 if TYPE_CHECKING:
@@ -28,13 +28,8 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    config: Annotated[Path, typer.Argument(help="Configuration file.")] = Path("trainctl.toml"),
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a value, like train.lr=3e-4.", show_default=False
-        ),
-    ] = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole plan as JSON.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say what each value means.")] = False,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainctl.cli import ui
+from trainctl.cli.options import DEFAULT_CONFIG, ConfigFile, Overrides
 from trainctl.errors import TrainctlError
 from trainctl.exitcodes import ExitCode
 
@@ -36,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def preflight(
-    config: Annotated[Path, typer.Argument(help="Configuration file.")] = Path("trainctl.toml"),
+    config: ConfigFile = DEFAULT_CONFIG,
     quick: Annotated[bool, typer.Option("--quick", help="Leave out the warm-up step.")] = False,
     only: Annotated[
         str, typer.Option(metavar="LIST", help="Judge these items, names or codes only, like 1,2,TC603.")
@@ -54,12 +55,7 @@ def preflight(
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show facts and codes of all items.")
     ] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a value, like train.lr=3e-4.", show_default=False
-        ),
-    ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Check machine, environment and configuration. Exit code 0 ready, 3 not ready."""
     if list_all:

@@ -17,14 +17,15 @@ from trainctl.job.rundir import AttemptDir, remove_tree, write_json
 from trainctl.ledger.store import AttemptEnd, AttemptStart, append
 from trainctl.run import close
 from trainctl.run.classify import Ending, Verdict, classify
-from trainctl.run.exits import read_ends
+from trainctl.run.evidence import gather
 from trainctl.run.lock import unreadable, unwritable
 from trainctl.run.observer import LaunchObserver, Resume
 from trainctl.run.planning import refresh
 from trainctl.run.policy import Action, Decision, Past, decide
 from trainctl.run.preflight import Report
 from trainctl.run.records import read_records
-from trainctl.run.supervise import Outcome, Signals, Supervisor
+from trainctl.run.signals import Signals
+from trainctl.run.supervise import Outcome, Supervisor
 from trainctl.run.torchrun import rank_command, rank_environment
 
 
@@ -91,7 +92,8 @@ class Attempts:
         outcome = self._supervise(attempt, resume)
         self._remove_unfinished_saves()
         durable = close.durable_step(plan)
-        ending = _ending(plan, attempt, outcome, max(resume.step, durable or 0))
+        reached_end = _reached_end(plan, attempt, max(resume.step, durable or 0))
+        ending = gather(attempt, outcome, reached_end)
         verdict = classify(ending)
         stamps = close.stamps_of(begin, self.waited_s, outcome, verdict)
         end = close.account(start, attempt, stamps, verdict, _ledger_code(verdict), durable)
@@ -211,20 +213,9 @@ def _ledger_code(verdict: Verdict) -> int:
     return 0 if verdict.cause is None else verdict.exit_code or 1
 
 
-def _ending(plan: Plan, attempt: AttemptDir, outcome: Outcome, known_step: int) -> Ending:
+def _reached_end(plan: Plan, attempt: AttemptDir, known_step: int) -> bool | None:
     """known_step: completed for certain, also when the records of it were lost on a full disk."""
-    reached: bool | None = None
-    if plan.bundled:
-        records = read_records(attempt)
-        last = max([known_step, *(step for step, _, _ in records.steps[-1:])])
-        reached = last >= plan.settings.train.steps
-    return Ending(
-        ranks=read_ends(attempt),
-        agent_code=outcome.agent_code,
-        agent_error=outcome.agent_error,
-        stop=outcome.stop,
-        stalled=outcome.stalled,
-        noticed_at=outcome.noticed_at,
-        trained=outcome.trained,
-        reached_end=reached,
-    )
+    if not plan.bundled:
+        return None
+    last = max([known_step, *(step for step, _, _ in read_records(attempt).steps[-1:])])
+    return last >= plan.settings.train.steps

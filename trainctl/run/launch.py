@@ -25,7 +25,8 @@ from trainctl.run.lock import hold, unreadable, unwritable
 from trainctl.run.observer import LaunchObserver
 from trainctl.run.planning import build_plan, refresh
 from trainctl.run.preflight import prepare
-from trainctl.run.supervise import KILL_DEADLINE_S, Signals
+from trainctl.run.signals import Signals
+from trainctl.run.supervise import KILL_DEADLINE_S
 from trainctl.run.warmup import run_warmup
 
 

@@ -11,7 +11,8 @@ from trainctl.job.protocol import Heartbeat
 from trainctl.job.rundir import AttemptDir
 from trainctl.run.classify import Verdict
 from trainctl.run.policy import Decision
-from trainctl.run.supervise import Outcome, State
+from trainctl.run.states import State
+from trainctl.run.supervise import Outcome
 
 if TYPE_CHECKING:
     from trainctl.run.preflight import Report

@@ -14,16 +14,17 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
-from trainctl.exitcodes import ExitCode, PayloadExit
+from trainctl.exitcodes import PayloadExit
 from trainctl.host import processes
 from trainctl.host.processes import Process
 from trainctl.job.plan import Plan
 from trainctl.job.protocol import ENV_RUN_ID, Heartbeat, Phase, read_heartbeat
 from trainctl.job.rundir import AttemptDir, read_json
 from trainctl.run.exits import read_status
+from trainctl.run.signals import Signals
+from trainctl.run.states import TRANSITIONS, Event, State
 from trainctl.run.torchrun import spawn_agent
 
 TICK_S = 0.05
@@ -31,80 +32,6 @@ PEER_GRACE_S = 10.0  # for healthy ranks to notice that one has died, and to wri
 AGENT_MARGIN_S = 3.0  # torchrun kills its ranks when the grace is over; then it must still exit
 SECOND_INTERRUPT_S = 0.5  # a key that bounces is one Ctrl-C
 KILL_DEADLINE_S = 30.0  # a process in state D cannot be killed: give up and name it
-
-
-class State(Enum):
-    STARTING = "starting"  # torchrun spawned, no step yet
-    RUNNING = "running"
-    ENDING = "ending"  # asked to end, or a rank has ended: waiting, with a deadline
-    KILLING = "killing"  # SIGKILL to everything of this attempt until nothing is left
-    GONE = "gone"
-
-
-class Event(Enum):
-    FIRST_STEP = "first step"
-    RANK_ENDED = "rank ended"  # with anything but 0
-    STOP_ASKED = "stop asked"
-    HARD_STOP = "hard stop"
-    STALLED = "stalled"
-    DEADLINE = "deadline"
-    AGENT_EXITED = "agent exited"
-    ALL_GONE = "all gone"
-
-
-# What is not in the table changes nothing.
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.STARTING, Event.FIRST_STEP): State.RUNNING,
-    (State.STARTING, Event.RANK_ENDED): State.ENDING,
-    (State.STARTING, Event.STOP_ASKED): State.ENDING,
-    (State.STARTING, Event.STALLED): State.KILLING,
-    (State.STARTING, Event.HARD_STOP): State.KILLING,
-    (State.STARTING, Event.AGENT_EXITED): State.KILLING,
-    (State.RUNNING, Event.RANK_ENDED): State.ENDING,
-    (State.RUNNING, Event.STOP_ASKED): State.ENDING,
-    (State.RUNNING, Event.STALLED): State.KILLING,
-    (State.RUNNING, Event.HARD_STOP): State.KILLING,
-    (State.RUNNING, Event.AGENT_EXITED): State.KILLING,
-    (State.ENDING, Event.HARD_STOP): State.KILLING,
-    (State.ENDING, Event.DEADLINE): State.KILLING,
-    (State.ENDING, Event.AGENT_EXITED): State.KILLING,
-    (State.KILLING, Event.ALL_GONE): State.GONE,
-    (State.KILLING, Event.DEADLINE): State.GONE,
-}
-
-
-class Signals:
-    """Counts SIGINT, SIGTERM and SIGHUP while installed. The loops look at the counts and act."""
-
-    def __init__(self) -> None:
-        self.first: str | None = None  # "interrupt" or "terminate", whichever came first
-        self.count = 0
-        self.interrupts: list[float] = []  # monotonic seconds of every SIGINT
-        self._before: dict[int, object] = {}
-
-    def install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-                self._before[number] = signal.signal(number, self._note)
-
-    def restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def asked(self) -> bool:
-        """Whether trainctl was asked to stop."""
-        return self.count > 0
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """How trainctl ends when it was asked to."""
-        return ExitCode.INTERRUPTED if self.first == "interrupt" else ExitCode.REQUEUE
-
-    def _note(self, number: int, _frame: object) -> None:
-        self.first = self.first or ("interrupt" if number == signal.SIGINT else "terminate")
-        self.count += 1
-        if number == signal.SIGINT:
-            self.interrupts.append(time.monotonic())
 
 
 class Observer(Protocol):

@@ -19,10 +19,13 @@ from trainctl.host.facts import Warmup
 from trainctl.job.plan import Plan
 from trainctl.job.protocol import Heartbeat
 from trainctl.job.rundir import AttemptDir, RunDir, read_json
-from trainctl.run.classify import Ending, classify
-from trainctl.run.exits import read_ends, tail_lines
+from trainctl.run.classify import classify
+from trainctl.run.evidence import gather
+from trainctl.run.exits import tail_lines
 from trainctl.run.lock import unwritable
-from trainctl.run.supervise import Signals, State, Supervisor
+from trainctl.run.signals import Signals
+from trainctl.run.states import State
+from trainctl.run.supervise import Supervisor
 from trainctl.run.torchrun import rank_environment
 
 if TYPE_CHECKING:
@@ -99,18 +102,7 @@ def _measure(plan: Plan, scratch: Path, signals: Signals, environ: Mapping[str, 
 
 
 def _failure(attempt: AttemptDir, outcome: Outcome, seconds: float) -> Warmup:
-    verdict = classify(
-        Ending(
-            ranks=read_ends(attempt),
-            agent_code=outcome.agent_code,
-            agent_error=outcome.agent_error,
-            stop=outcome.stop,
-            stalled=outcome.stalled,
-            noticed_at=outcome.noticed_at,
-            trained=outcome.trained,
-            reached_end=None,
-        )
-    )
+    verdict = classify(gather(attempt, outcome, reached_end=None))
     log = attempt.agent_log if verdict.file is None else verdict.file
     said = verdict.cause.says if verdict.cause is not None else "no measurements were written"
     rank = "" if verdict.rank is None else f"rank {verdict.rank}: "
