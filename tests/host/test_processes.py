@@ -56,6 +56,38 @@ def test_a_recycled_pid_is_not_signalled(sleeper: subprocess.Popen[bytes]) -> No
     assert processes.send_signal(process, signal.SIGKILL) is False
 
 
+def test_without_pidfd_the_start_time_has_to_do(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels before 5.3 and some containers have no pidfd; signals must arrive all the same."""
+
+    def missing(_: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", missing)
+    process = processes.identify(sleeper.pid)
+    assert process is not None
+    impostor = replace(process, start_ticks=process.start_ticks + 1)
+    assert processes.send_signal(impostor, signal.SIGKILL) is False
+    assert processes.send_signal(process, signal.SIGTERM) is True
+    assert sleeper.wait(20) == -signal.SIGTERM
+
+
+def test_descendants_have_no_secrets(sleeper: subprocess.Popen[bytes]) -> None:
+    """Found by parentage alone, at any depth, zombies left out."""
+    code = "import subprocess, sys; subprocess.Popen(['sleep', '600'], env={}); sys.stdin.read()"
+    middle = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    try:
+        eventually(lambda: [s.command for s in processes.descendants(middle.pid)] == ["sleep"])
+        below = {stat.process.pid for stat in processes.descendants(os.getpid())}
+        (grandchild,) = processes.descendants(middle.pid)
+        assert {sleeper.pid, middle.pid, grandchild.process.pid} <= below
+    finally:
+        for stat in processes.descendants(middle.pid):
+            processes.send_signal(stat.process, signal.SIGKILL)
+        middle.communicate(b"")
+
+
 def test_found_by_environment_but_never_ourselves(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,16 @@ def test_damage_is_named(tmp_path: Path, damage, reason: str) -> None:
     assert reason in rejected[0].reason
 
 
+def test_what_cannot_be_read_is_not_judged(tmp_path: Path) -> None:
+    """A file system that gives an error says nothing about the checkpoint: it must not be passed over."""
+    make(tmp_path, 10)
+    directory = make(tmp_path, 20)
+    (directory / MANIFEST).unlink()
+    (directory / MANIFEST).mkdir()  # reading it is an error that is not absence, for root too
+    with pytest.raises(OSError, match="directory"):
+        newest_verified(tmp_path)
+
+
 def test_a_renamed_checkpoint_is_not_believed(tmp_path: Path) -> None:
     make(tmp_path, 5).rename(tmp_path / "step-00000009")
     found, rejected = newest_verified(tmp_path)

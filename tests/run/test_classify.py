@@ -133,6 +133,22 @@ def test_an_end_that_was_asked_for(stop: str, expected: str, code: int) -> None:
     assert cause(ending(rank(0, code), rank(1, code), stop=stop, noticed_at=99.0)) == expected
 
 
+@pytest.mark.parametrize("code", [0, 1, 3, -6, 143])
+def test_trainers_leave_with_all_kinds_of_codes_when_asked(code: int) -> None:
+    """A handler of TERM that says sys.exit(1) has not failed; what broke before the request has."""
+    asked = 99.0
+    assert cause(ending(rank(0, code, ended=100.0), stop="terminate", noticed_at=asked)) == "stop.terminate"
+    if code:
+        broke = cause(ending(rank(0, code, ended=98.0), stop="terminate", noticed_at=asked))
+        assert broke != "stop.terminate"
+
+
+def test_a_rank_that_was_never_started_is_torchruns_trouble() -> None:
+    found = classify(ending(rank(1, 1, pid=0, ended=None), trained=False))
+    assert found.cause is CAUSES["startup.torchrun"]
+    assert found.file is None  # it has no log: torchrun's own says why
+
+
 def test_a_failure_on_the_way_to_a_requested_stop_is_still_a_failure() -> None:
     broken = rank(1, 1, exception="OSError", message="[Errno 28] No space left on device")
     assert cause(ending(rank(0, 75), broken, stop="interrupt")) == "storage.full"

@@ -168,6 +168,10 @@ def test_status_of_a_run_without_a_launcher(tmp_path: Path) -> None:
     assert status.ranks[0].pid == os.getpid()
     assert status.ranks[0].age_s < 60
 
+    with open(attempt.steps(0), "a") as file:
+        file.write('{"kind": "step", "step": 13, "loss": "nan", "seconds": "soon"}\n')
+    assert (read_status(run).loss, read_status(run).step_s) == (None, None)
+
     for fields, state in (
         ({"exit_code": 0, "cause": ""}, "done"),
         ({"exit_code": 75, "cause": "stop.trainer", "planned": True}, "stopped"),

@@ -11,7 +11,7 @@ from trainctl.host import devices
 from trainctl.host.facts import Warmup
 from trainctl.job.plan import Plan, read_plan
 from trainctl.ledger.store import AttemptEnd, AttemptStart, append
-from trainctl.run.planning import build_plan
+from trainctl.run.planning import build_plan, refresh
 
 CONFIG = """
 [job]
@@ -108,6 +108,16 @@ def test_grace_follows_the_slowest_save(config: Path) -> None:
     # a stop waits for the steps under way, then for the save
     assert plan(config, warmup=Warmup(ok=True, save_s=100.0, step_s=12.0)).grace_s == 336
     assert plan(config, "restart.grace_s=7").grace_s == 7
+
+
+def test_refresh_learns_from_the_ledger_and_reads_no_file(config: Path) -> None:
+    before = plan(config, "train.steps=100000")
+    record(before, 1, 2.0, "process.killed", step_s=2.0, save_s=4.0, saves=3)
+    config.write_text("half an ed")
+    after = refresh(before)
+    assert (after.save.failures, after.save.step_s) == (1, 2.0)
+    assert after.grace_s == 18
+    assert after.model_copy(update={"save": before.save, "grace_s": before.grace_s}) == before
 
 
 def test_identity_is_what_a_checkpoint_depends_on(config: Path) -> None:

@@ -127,7 +127,9 @@ class Attempts:
             reason, code = "stopped on request, not restarted", self.signals.exit_code
         elif outcome.survivors:
             # it may wake up and write into what the next attempt writes
-            reason, code = f"{len(outcome.survivors)} processes cannot be ended", ExitCode.POINTLESS
+            count = len(outcome.survivors)
+            reason = f"{count} process{'' if count == 1 else 'es'} of the attempt cannot be ended"
+            code = ExitCode.POINTLESS
         else:
             return decision
         return Decision(action=Action.STOP, exit_code=code, reason=reason)
