@@ -119,6 +119,13 @@ def test_our_own_sigkill_is_not_the_cause() -> None:
     assert found.rank == 1
 
 
+def test_our_own_sigkill_does_not_outweigh_a_collective_that_failed() -> None:
+    """One rank gave up waiting; the one that hung was ended by us, long after."""
+    found = classify(ending(rank(0, -9, ended=111.0), rank(1, 1, ended=100.0, **NCCL)))
+    assert found.cause is CAUSES["collective"]
+    assert found.rank == 1
+
+
 def test_the_earliest_of_equals() -> None:
     late = rank(0, 1, excepted=100.2, ended=101.0, exception="ValueError", message="second")
     early = rank(1, 1, excepted=100.1, ended=101.1, exception="ValueError", message="first")

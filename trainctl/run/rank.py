@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 
-RECORD_BYTES = 1024  # preallocated, so that a full disk cannot hide how a rank ended
+RECORD_BYTES = 1024  # from the first write on, so that a full disk cannot hide how a rank ended
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVER_DEADLINE_S = 5.0
@@ -32,7 +32,6 @@ class ExitRecord:
 
     def __init__(self, path: str) -> None:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        os.posix_fallocate(self.descriptor, 0, RECORD_BYTES)
         self.fields: dict[str, object] = {
             "rank": int(os.environ["RANK"]),
             "local_rank": int(os.environ["LOCAL_RANK"]),
