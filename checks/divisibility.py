@@ -151,7 +151,8 @@ def _summary(plan: Plan) -> str:
     layout = plan.layout
     batch = f"{plan.settings.train.micro_batch} x DP {layout.dp} x {plan.accumulation}"
     sizes = f"TP {layout.tp} x PP {layout.pp} x CP {layout.cp} x DP {layout.dp}"
-    return f"{sizes} = {layout.world} ranks, global batch {plan.global_batch} = micro {batch}"
+    ranks = f"{layout.world} rank{'' if layout.world == 1 else 's'}"
+    return f"{sizes} = {ranks}, global batch {plan.global_batch} = micro {batch}"
 
 
 CHECK = Check(

@@ -56,9 +56,7 @@ def _judge(plan: Plan, node: NodeFacts) -> list[Finding]:
         return [OFF(f"{entries} entries ({basis}), {_DEFAULT_ENTRIES} expected")]
     shown = f"{entries:,} entries ({basis})"
     if plan.device != "cuda":
-        return [
-            ON(f"{shown}; gloo records and does not write on a time-out: the watchdog's stacks have to do")
-        ]
+        return [ON(f"{shown}; gloo records, and writes no dump by itself")]
     if off := _switched_off(environment):
         return [NO_DUMP(f"{shown}, but {off}")]
     return _judge_directory(node, shown)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import textwrap
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -233,13 +232,7 @@ class LaunchView:
         if not self._terminal:
             text = f"{time.strftime('%H:%M:%S')} {text}"
         elif indent:
-            text = textwrap.fill(
-                text,
-                ui.out().width,
-                subsequent_indent=" " * indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            text = ui.wrapped(text, indent)
         try:
             ui.out().print(text, style=style, markup=False)
         except OSError:

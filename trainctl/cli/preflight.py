@@ -154,10 +154,11 @@ def read_facts(path: Path) -> list[NodeFacts]:
 def _print(lines: Iterable[Line]) -> None:
     from rich.text import Text
 
-    from trainctl.run.preflight_report import STATUS_COLUMN
+    from trainctl.run.preflight_report import DETAIL_COLUMN, STATUS_COLUMN
 
     for line in lines:
-        text = Text(line.text)
+        detail = line.status is not None or line.text.startswith(" " * DETAIL_COLUMN)
+        text = Text(ui.wrapped(line.text, DETAIL_COLUMN) if detail else line.text)
         if line.status is not None:
             word = line.status.value
             text.stylize(_STYLES[word], STATUS_COLUMN, STATUS_COLUMN + len(word))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -51,6 +52,23 @@ def deafen() -> None:
 def say(line: str, style: str | None = None) -> None:
     """One line of talk on stderr."""
     err().print(f"trainctl: {line}", style=style, markup=False)
+
+
+def wrapped(text: str, indent: int) -> str:
+    """For a terminal: broken at words, with what follows the first line set in under it. A pipe gets
+    the line as it is."""
+    width = out().width
+    if not out().is_terminal or len(text) <= width or width < 2 * indent:
+        return text
+    return textwrap.fill(
+        text,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        drop_whitespace=True,
+    )
 
 
 @contextmanager

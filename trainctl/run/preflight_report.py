@@ -22,7 +22,8 @@ from trainctl.job.units import human_seconds
 _COUNTED = (Status.PASS, Status.WARN, Status.UNKNOWN, Status.FAIL, Status.SKIP)
 STATUS_COLUMN = 21  # where the status word begins in a line that has one
 _SHOWN_HOSTS = 4
-_DETAIL = " " * (STATUS_COLUMN + 8)
+DETAIL_COLUMN = STATUS_COLUMN + 8  # where what it says begins
+_DETAIL = " " * DETAIL_COLUMN
 
 
 class Report(BaseModel):
