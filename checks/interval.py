@@ -64,8 +64,9 @@ def _judge_room(plan: Plan, node: NodeFacts) -> list[Finding]:
     if size is None:
         return []  # the model of a script is its own matter; item 10 has tried the directory
     each, basis = size
-    present = 1 if node.resume.value and node.resume.value.step is not None else 0
-    count = plan.settings.checkpoint.keep + 1 - present
+    keep = plan.settings.checkpoint.keep
+    present = node.resume.value.present if node.resume.value else 0
+    count = keep + 1 - min(present, keep)
     if place.free_bytes >= count * each:
         return []
     need = f"{count} checkpoints of {human_bytes(each)} needed ({basis})"

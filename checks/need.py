@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from trainctl.host.facts import Gpu, NodeFacts
 from trainctl.host.gpus import visible
-from trainctl.job.memory import BYTE_VOCAB, Budget, budget, checkpoint_bytes, resolve_shape
+from trainctl.job.memory import (
+    BYTE_VOCAB,
+    CUDA_RUNTIME_BYTES,
+    Budget,
+    budget,
+    checkpoint_bytes,
+    resolve_shape,
+)
 from trainctl.job.plan import Plan
 from trainctl.job.settings import Model
 
@@ -48,7 +55,9 @@ def closed_form(plan: Plan, node: NodeFacts | None, micro_batch: int | None = No
 def peak_bytes(plan: Plan, node: NodeFacts) -> int | None:
     """Peak of one rank: measured by the warm-up, else computed; None when neither is possible."""
     if node.warmup is not None and node.warmup.ok and node.warmup.peak_memory_bytes:
-        return max(node.warmup.peak_memory_bytes)
+        # torch counts what its allocator took; the context and NCCL's buffers come on top
+        beside = CUDA_RUNTIME_BYTES if plan.device == "cuda" else 0
+        return max(node.warmup.peak_memory_bytes) + beside
     computed = closed_form(plan, node)
     return None if computed is None else computed.total
 

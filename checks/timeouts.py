@@ -59,7 +59,7 @@ def _judge(plan: Plan, node: NodeFacts) -> list[Finding]:
     elif not SHORTEST_S <= timeout_s <= LONGEST_S:
         expected = f"{human_seconds(SHORTEST_S)} to {human_seconds(LONGEST_S)} expected"
         found.append(OUTSIDE(f"{shown}, {expected}"))
-    if stall_s > timeout_s:
+    if stall_s >= timeout_s:
         found.append(
             WATCHDOG_LATE(f"{shown}, the watchdog looks after {human_seconds(stall_s)} without progress")
         )

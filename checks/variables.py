@@ -117,6 +117,8 @@ _FALSE = ("n", "no", "0", "f", "false")
 
 def misread(name: str, value: str) -> str:
     """What the library makes of a value that it does not understand; "" when it is understood."""
+    if name in NCCL_INTEGERS and not value:
+        return ""  # NCCL takes an empty parameter for an unset one
     if name in NCCL_INTEGERS and not _STRTOLL.fullmatch(value):
         return f"NCCL parses it as the integer {_strtoll(value)}"
     if name in TORCH_BOOLEANS and value.lower() not in (*_TRUE, *_FALSE):

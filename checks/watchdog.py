@@ -20,7 +20,7 @@ TOO_SHORT = Code(
 )
 TOO_LONG = Code("TC1102", Status.WARN, "a hang would be noticed late", "lower watchdog.stall_s")
 NO_HEARTBEAT = Code(
-    "TC1103", Status.WARN, "the script sends no heartbeats, only process exits and log growth are seen",
+    "TC1103", Status.WARN, "the script sends no heartbeats, only process exits are seen",
     "call trainctl.Reporter().step(n) in the training loop",
 )  # fmt: skip
 NOT_KNOWN = Code(
@@ -54,7 +54,7 @@ def _judge_script(node: NodeFacts) -> list[Finding]:
         return [NOT_KNOWN(f"heartbeats of the script not known: {node.trainer.error}")]
     if trainer.reports:
         return []
-    return [NO_HEARTBEAT("no trainctl.Reporter in the script: only process exits and log growth are seen")]
+    return [NO_HEARTBEAT("no trainctl.Reporter in the script: only process exits are seen")]
 
 
 CHECK = Check(

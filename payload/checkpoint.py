@@ -8,6 +8,7 @@ random generators. The manifest with every digest is written last; without it th
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,13 +51,21 @@ class Checkpoints:
     """The checkpoints of one run. Every method is called by all ranks together."""
 
     def __init__(
-        self, run: RunDir, ranks: Ranks, state: dict[str, Tensor], *, identity_digest: str, keep: int
+        self,
+        run: RunDir,
+        ranks: Ranks,
+        state: dict[str, Tensor],
+        *,
+        identity_digest: str,
+        corpus_digest: str,
+        keep: int,
     ) -> None:
         """state: name -> live tensor, the same names on every rank."""
         self._run = run
         self._ranks = ranks
         self._state = state
         self._identity = identity_digest
+        self._corpus = corpus_digest
         self._keep = keep
         self.newest_step = 0  # saved or loaded by this process; 0 is the fresh model, never saved
 
@@ -72,7 +81,7 @@ class Checkpoints:
         save_tensors(self._state, storage_writer=writer, process_group=group)
         write_json(directory / _random_file(rank), random_state(self._ranks.device))
         if self._ranks.first:
-            write_json(directory / _PROGRESS, asdict(progress))
+            write_json(directory / _PROGRESS, {**asdict(progress), "corpus": self._corpus})
         files: dict[str, tuple[int, str]] = {}
         own = {name: digest_file(directory / name) for name in self._own(directory)}
         for part in self._ranks.gathered(own):
@@ -122,6 +131,13 @@ class Checkpoints:
                 context=("model, data or numerics of the configuration have changed",),
                 hint="restore the settings, or launch with --fresh to start over",
             )
+        if (corpus := raw.pop("corpus", None)) != self._corpus:
+            raise TrainctlError(
+                "checkpoint-data",
+                f"{directory} was trained on other text: digest {corpus}, the tokens now have {self._corpus}",
+                context=("files were added, removed or changed under data.path, or the tokenizer was",),
+                hint="restore the text, or launch with --fresh: order and held-out part mean this text only",
+            )
         reader = FileSystemReader(directory)
         load_tensors(self._state, storage_reader=reader, process_group=self._ranks.checkpoint_group)
         generators = read_json(directory / _random_file(self._ranks.rank))
@@ -149,14 +165,26 @@ class Checkpoints:
         whole = {
             step: path
             for step, path in self._run.checkpoint_dirs()
-            if step <= self.newest_step and isinstance(verify(path, digests=False), Manifest)
+            if step <= self.newest_step and _is_whole(path)
         }
         for step in to_prune(list(whole), self._keep):
-            remove_tree(whole[step])
+            try:
+                remove_tree(whole[step])
+            except OSError as error:  # the save is durable: an old one that stays must not end training
+                print(f"checkpoint of step {step:,} is not removed: {error}", flush=True)
+        for half_removed in self._run.checkpoints.glob(".*.deleted"):
+            shutil.rmtree(half_removed, ignore_errors=True)  # by a rank that was killed while it pruned
 
     def _has_moments(self) -> bool:
         moments = (value for name, value in self._state.items() if name.endswith(".exp_avg"))
         return any(bool(moment.any()) for moment in moments)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return isinstance(verify(path, digests=False), Manifest)
+    except OSError:
+        return False  # not readable just now: left alone
 
 
 def _random_file(rank: int) -> str:

@@ -42,6 +42,7 @@ class Corpus:
     vocab: int
     unigram_entropy: float
     unit: str
+    digest: str  # of all token ids: order and held-out part mean something for these only
 
     @property
     def train_windows(self) -> int:
@@ -60,11 +61,12 @@ class Corpus:
             row[:] = self.tokens[start : start + self.seq_len + 1]
 
 
-def open_corpus(plan: Plan) -> Corpus:
+def open_corpus(plan: Plan, alive: Callable[[], None] = lambda: None) -> Corpus:
     """Tokens of the plan's text, built when they are not there yet.
 
-    Raises TrainctlError: no such path, nothing to read, a vocabulary that does not fit, or too
-    little text for one training and one held-out window per rank.
+    alive: called again and again while that takes its time. Raises TrainctlError: no such path, nothing
+    to read, a vocabulary that does not fit, or too little text for one training and one held-out window
+    per rank.
     """
     data, shape = plan.settings.data, plan.settings.model
     source = plan.data_path
@@ -80,9 +82,9 @@ def open_corpus(plan: Plan) -> Corpus:
             tokens, vocab, home = _nanogpt(source, shape.vocab, cache)
         else:
             tokenizer = plan.resolve(data.tokenizer) if data.tokenizer else None
-            tokens, vocab, home = _tokenised(source, data.include, tokenizer, shape.vocab, cache)
+            tokens, vocab, home = _tokenised(source, data.include, tokenizer, shape.vocab, cache, alive)
         held_out = int(len(tokens) * data.eval_fraction)
-        facts = _count(tokens, len(tokens) - held_out, home)
+        facts = _count(tokens, len(tokens) - held_out, home, alive)
     except OSError as error:
         raise TrainctlError(
             "data-unreadable",
@@ -101,6 +103,7 @@ def open_corpus(plan: Plan) -> Corpus:
         seq_len=shape.seq_len,
         vocab=vocab,
         unigram_entropy=facts["entropy"],
+        digest=facts["digest"],
         unit="byte" if data.tokenizer is None and source.suffix != ".bin" else "token",
     )
     if min(corpus.train_windows, corpus.held_out_windows) < plan.layout.dp:
@@ -127,7 +130,12 @@ def _nanogpt(source: Path, vocab: int | str, cache: Path) -> tuple[NDArray[Any],
 
 
 def _tokenised(
-    source: Path, include: tuple[str, ...], tokenizer: Path | None, vocab: int | str, cache: Path
+    source: Path,
+    include: tuple[str, ...],
+    tokenizer: Path | None,
+    vocab: int | str,
+    cache: Path,
+    alive: Callable[[], None],
 ) -> tuple[NDArray[Any], int, Path]:
     files = _files(source, include)
     encode, own_vocab, tokenizer_digest = _encoder(tokenizer)
@@ -138,7 +146,7 @@ def _tokenised(
     with _locked(home):
         about = read_json(home / _ABOUT)
         if about is None or about.get("size_bytes") != _size(home / _TOKENS):
-            _build(home, files, encode, dtype)
+            _build(home, files, encode, dtype, alive)
     return _map(home / _TOKENS, dtype), size, home
 
 
@@ -187,16 +195,22 @@ def _encoder(tokenizer: Path | None) -> tuple[Callable[[bytes], NDArray[Any]], i
 
 
 def _build(
-    home: Path, files: list[tuple[str, Path]], encode: Callable[[bytes], NDArray[Any]], dtype: np.dtype[Any]
+    home: Path,
+    files: list[tuple[str, Path]],
+    encode: Callable[[bytes], NDArray[Any]],
+    dtype: np.dtype[Any],
+    alive: Callable[[], None],
 ) -> None:
+    """Only under the lock of `home`."""
+    for stale in home.parent.glob(f".{home.name}.*.tmp"):  # whoever built this died while building
+        remove_tree(stale)
     temporary = home.with_name(f".{home.name}.{os.getpid()}.tmp")
-    if temporary.exists():  # an earlier process of this number died while building
-        remove_tree(temporary)
     temporary.mkdir(parents=True)
     try:
         with open(temporary / _TOKENS, "wb") as out:
             for _, path in files:
-                out.write(encode(path.read_bytes()).astype(dtype).tobytes())
+                alive()
+                encode(path.read_bytes()).astype(dtype, copy=False).tofile(out)
             out.flush()
             os.fsync(out.fileno())
         write_json(
@@ -212,18 +226,27 @@ def _build(
     fsync_directory(home.parent)
 
 
-def _count(tokens: NDArray[Any], train_tokens: int, home: Path) -> dict[str, Any]:
-    """{"entropy": nats, "largest": id}, counted once and kept beside the tokens."""
+def _count(tokens: NDArray[Any], train_tokens: int, home: Path, alive: Callable[[], None]) -> dict[str, Any]:
+    """{"entropy": nats, "largest": id, "digest": hex}, found once and kept beside the tokens."""
     path = home / f"counts-{train_tokens}.json"
     with _locked(home):
-        if known := read_json(path):
+        known = read_json(path)
+        if known is not None and "digest" in known:
             return known
         largest = int(tokens.max()) if len(tokens) else 0
         counts = np.zeros(largest + 1, np.int64)
-        for start in range(0, train_tokens, _CHUNK):
-            counts += np.bincount(tokens[start : min(start + _CHUNK, train_tokens)], minlength=largest + 1)
+        content = hashlib.sha256()
+        for start in range(0, len(tokens), _CHUNK):
+            alive()
+            content.update(np.ascontiguousarray(tokens[start : start + _CHUNK]).data)
+            trained = tokens[start : max(start, min(start + _CHUNK, train_tokens))]
+            counts += np.bincount(trained, minlength=largest + 1)
         share = counts[counts > 0] / max(1, train_tokens)
-        facts = {"entropy": float(-(share * np.log(share)).sum()), "largest": largest}
+        facts = {
+            "entropy": float(-(share * np.log(share)).sum()),
+            "largest": largest,
+            "digest": content.hexdigest()[:16],
+        }
         write_json(path, facts)
         return facts
 

@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from payload.checkpoint import Saved
 from payload.step import Record
@@ -48,19 +49,23 @@ class Journal:
         now = time.perf_counter()
         ended = now if ended_s is None else ended_s
         seconds = ended - launched.started_s
-        self._reporter.step(
-            launched.step,
-            time=time.time() - (now - ended),  # of the step's end, not of this record, which comes later
-            loss=record.loss,
-            grad_norm=record.grad_norm,
-            lr=launched.rate,
-            seconds=seconds,
-            tokens=self._trainer.tokens_per_step,
-            peak_memory_bytes=self._trainer.peak_memory_bytes(),
-            phases={"data": launched.data_s, "compute": launched.compute_s, "wait": now - waiting},
-            sample_ids=launched.windows,
-            accepted=not record.rejected,
-        )
+        fields: dict[str, Any] = {
+            "step": launched.step,
+            "time": time.time() - (now - ended),  # of the step's end, not of this record, which comes later
+            "loss": record.loss,
+            "grad_norm": record.grad_norm,
+            "lr": launched.rate,
+            "seconds": seconds,
+            "tokens": self._trainer.tokens_per_step,
+            "peak_memory_bytes": self._trainer.peak_memory_bytes(),
+            "phases": {"data": launched.data_s, "compute": launched.compute_s, "wait": now - waiting},
+            "sample_ids": launched.windows,
+            "accepted": not record.rejected,
+        }
+        if record.rejected:
+            self._reporter.record("step", **fields)  # on record, and not completed: no heartbeat
+        else:
+            self._reporter.step(**fields)
         self._lately.append(seconds)
         if launched.step % self._log_interval == 0 or record.rejected:
             step_s = sum(self._lately) / len(self._lately)

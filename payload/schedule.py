@@ -12,7 +12,7 @@ def learning_rate(step: int, train: Train) -> float:
 
     Loshchilov and Hutter 2017, without restarts. A rate below `min_lr` only occurs in the warm-up.
     """
-    if step <= train.warmup_steps:
-        return train.lr * step / train.warmup_steps
-    done = (step - train.warmup_steps) / max(1, train.steps - train.warmup_steps)
-    return train.min_lr + (train.lr - train.min_lr) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    if step <= train.warmup:
+        return train.lr * step / train.warmup
+    done = (step - train.warmup) / max(1, train.steps - train.warmup)
+    return train.final_lr + (train.lr - train.final_lr) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))

@@ -33,7 +33,8 @@ class StopRequest:
 
     def wanted(self) -> bool:
         if not self._flag and time.monotonic() >= self._next_look_s:
-            self._flag = self._asked()
+            if self._asked():  # not assigned: a signal may set the flag while it looks
+                self._flag = True
             self._next_look_s = time.monotonic() + _ASK_EVERY_S
         return self._flag
 

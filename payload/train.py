@@ -45,7 +45,8 @@ def train(reporter: Reporter) -> PayloadExit:
     stop.listen()
     plan = planned()
     ranks = join(plan)
-    trainer = Trainer(plan, ranks, open_corpus(plan), plan.run)
+    corpus = open_corpus(plan, alive=lambda: reporter.phase(Phase.START))
+    trainer = Trainer(plan, ranks, corpus, plan.run)
     journal = Journal(reporter, trainer)
     if reporter.resume_from:
         journal.restore(Path(reporter.resume_from))
@@ -129,6 +130,9 @@ def give_up(
         else "norm of the averaged gradient"
     )
     reason = f"step {record.step:,} rejected: {who} is not finite; parameters are those of step {good:,}"
+    sound = trainer.is_sound()
+    if not sound:
+        reason += ", and they are not finite either: they were damaged since the newest checkpoint"
     reporter.verdict(
         PayloadExit.REJECTED,
         reason,
@@ -138,7 +142,7 @@ def give_up(
     )
     journal.say(reason)
     trainer.progress = trainer.progress_at(good)
-    if good > trainer.checkpoints.newest_step:
+    if sound and good > trainer.checkpoints.newest_step:
         journal.save()
     return PayloadExit.REJECTED
 

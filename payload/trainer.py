@@ -60,6 +60,7 @@ class Trainer:
             ranks,
             named_state(self.model, self.optimizer),
             identity_digest=plan.identity_digest,
+            corpus_digest=corpus.digest,
             keep=plan.settings.checkpoint.keep,
         )
         self._mailbox = Mailbox(self.step.record_width, ranks.device)
@@ -114,16 +115,30 @@ class Trainer:
             autocast=self.autocast,
         )
 
+    def is_sound(self) -> bool:
+        """Whether every parameter and moment of every rank is finite. The host waits for the device.
+
+        A step can be rejected because the parameters were damaged before it, and a checkpoint of those
+        would verify, be the newest, and be loaded for ever.
+        """
+        state = named_state(self.model, self.optimizer)
+        own = all(bool(torch.isfinite(value).all()) for value in state.values())
+        return all(self.ranks.gathered(own))
+
     def save(self) -> Saved:
         return self.checkpoints.save(self.progress)
 
     def load(self, directory: Path) -> None:
         self.progress = self.checkpoints.load(directory)
 
-    def peak_memory_bytes(self) -> int:
-        """Highest use so far: allocated on the GPU, or resident in this process."""
+    def peak_memory_bytes(self, *, reserved: bool = False) -> int:
+        """Highest use so far: allocated on the GPU, or resident in this process.
+
+        reserved: what the allocator took from the device for it, fragmentation included.
+        """
         if self.ranks.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.ranks.device)
+            peak = torch.cuda.max_memory_reserved if reserved else torch.cuda.max_memory_allocated
+            return peak(self.ranks.device)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

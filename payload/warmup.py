@@ -20,7 +20,9 @@ from payload.ranks import join
 from payload.stopping import leave_at_once
 from payload.train import planned
 from payload.trainer import Trainer
+from trainctl import Reporter
 from trainctl.errors import TrainctlError
+from trainctl.job.protocol import Phase
 from trainctl.job.rundir import RunDir, remove_tree, write_json
 
 _MAX_STEPS = 8  # the first is not timed: it allocates
@@ -38,9 +40,11 @@ def main() -> None:
 def warm_up(out: Path) -> None:
     plan = planned()
     ranks = join(plan)
-    trainer = Trainer(plan, ranks, open_corpus(plan), RunDir(out))
+    reporter = Reporter()  # tokens of a large text take their time: that is no hang
+    corpus = open_corpus(plan, alive=lambda: reporter.phase(Phase.START))
+    trainer = Trainer(plan, ranks, corpus, RunDir(out))
     step_s = timed_steps(trainer)
-    peaks = ranks.gathered(trainer.peak_memory_bytes())
+    peaks = ranks.gathered(trainer.peak_memory_bytes(reserved=True))
     saved = trainer.save()
     load_s = read_back(trainer, saved.path)
     if ranks.first:

@@ -13,7 +13,6 @@ BAD = [
     ("NCCL_IB_DISABLE", "true", "TC201", "integer 0"),
     ("NCCL_IB_DISABLE", "yes", "TC201", "integer 0"),
     ("NCCL_IB_TIMEOUT", "22s", "TC201", "integer 22"),
-    ("NCCL_IB_RETRY_CNT", "", "TC201", "integer 0"),
     ("NCCL_IB_GID_INDEX", "auto", "TC201", "integer 0"),
     ("NCCL_IB_TC", "0x", "TC201", "integer 0"),
     ("NCCL_BUFFSIZE", "4M", "TC201", "integer 4"),
@@ -56,6 +55,7 @@ BAD = [
     ("CUDA_VISIBLE_DEVICES", "GPU-9999,GPU-0001", "TC208", "0 of 2 GPUs"),
 ]
 GOOD = [
+    ("NCCL_IB_RETRY_CNT", ""),
     ("NCCL_IB_DISABLE", "0"), ("NCCL_IB_TIMEOUT", "22"), ("NCCL_IB_TC", "0x6a"), ("NCCL_IB_SL", "010"),
     ("NCCL_IB_GID_INDEX", "-1"), ("NCCL_BUFFSIZE", " 4194304 "), ("NCCL_P2P_LEVEL", "NVL"),
     ("NCCL_P2P_LEVEL", "5"),

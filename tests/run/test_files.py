@@ -60,6 +60,7 @@ def test_records_add_up() -> None:
             {"kind": "evaluation", "time": 15.0, "seconds": 0.1},
             {"kind": "step", "step": "4", "time": 15.0},
             {"kind": "step", "step": 4},
+            {"kind": "step", "step": 4, "time": 17.0, "seconds": 1.0, "accepted": False},
         ]
     )
     assert records.first_step_start == 10.0

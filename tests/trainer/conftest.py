@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from trainctl.job.layout import resolve_layout
-from trainctl.job.plan import Plan, SaveInterval, digest, identity_values
+from trainctl.job.plan import Plan, SaveInterval, digest, identity_values, resolve_global_batch
 from trainctl.job.protocol import ENV_ATTEMPT, ENV_PLAN, ENV_RESUME, ENV_RUN_DIR
 from trainctl.job.rundir import read_json_lines
 from trainctl.job.settings import Settings
@@ -44,6 +44,7 @@ def make_plan(tmp_path: Path) -> Callable[..., Plan]:
 
     def make(world: int = 1, *, save_steps: int = 1000, run: str = "run", **sections: Any) -> Plan:
         settings = Settings.model_validate(merged(TINY, sections))
+        layout = resolve_layout(settings.parallel, 1, world)
         return Plan(
             settings=settings,
             sources={},
@@ -51,9 +52,9 @@ def make_plan(tmp_path: Path) -> Callable[..., Plan]:
             base_dir=str(tmp_path),
             run_dir=str(tmp_path / run),
             ledger_dir=str(tmp_path / "ledger"),
-            identity_digest=digest(identity_values(settings)),
+            identity_digest=digest(identity_values(settings, resolve_global_batch(settings, layout))),
             config_digest=digest(settings.model_dump(mode="json")),
-            layout=resolve_layout(settings.parallel, 1, world),
+            layout=layout,
             device="cpu",
             threads=1,
             grace_s=10.0,

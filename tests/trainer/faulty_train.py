@@ -1,6 +1,7 @@
 """`payload.train` with one fault, for tests: `faulty_train.py JSON`.
 
-{"rank": R, "step": S, "fault": "nan" | "kill" | "raise" | "poison-loss", "snapshot": DIRECTORY or null}
+{"rank": R, "step": S, "fault": "nan" | "kill" | "raise" | "poison-loss" | "damage",
+ "snapshot": DIRECTORY or null}
 The fault enters through a subclass and ordinary hooks; the trainer itself knows nothing of it.
 """
 
@@ -37,6 +38,9 @@ class FaultyTrainer(Trainer):
         return value * float("nan") if self._here else value
 
     def launch(self, *, stop: bool) -> float:
+        if self._here and FAULT["fault"] == "damage":  # after the step, as a flipped bit would
+            with torch.no_grad():
+                self.model.blocks[0].ffn.down.weight[0, 0] = float("nan")
         self._snapshot(f"before-{self.progress.step + 1}")
         rate = super().launch(stop=stop)
         self._snapshot(f"after-{self.progress.step}")

@@ -25,8 +25,10 @@ def state():
 
 @pytest.fixture
 def checkpoints(one_rank, state, tmp_path):
-    def make(identity="a", keep=2):
-        return Checkpoints(RunDir(tmp_path), one_rank, state, identity_digest=identity, keep=keep)
+    def make(identity="a", keep=2, text="text"):
+        return Checkpoints(
+            RunDir(tmp_path), one_rank, state, identity_digest=identity, corpus_digest=text, keep=keep
+        )
 
     return make
 
@@ -57,6 +59,29 @@ def test_generator_state_survives_json():
     expected = (random.gauss(0, 1), np.random.normal(), torch.randn(3).tolist())
     restore_random_state(json.loads(json.dumps(before)), torch.device("cpu"))
     assert (random.gauss(0, 1), np.random.normal(), torch.randn(3).tolist()) == expected
+
+
+def test_other_text_is_refused(checkpoints):
+    """Order and held-out part mean something for the very tokens only."""
+    saved = checkpoints(text="before").save(Progress(step=1))
+    with pytest.raises(TrainctlError) as caught:
+        checkpoints(text="after").load(saved.path)
+    assert caught.value.ref == "checkpoint-data"
+    assert "before" in caught.value.message
+    assert "after" in caught.value.message
+
+
+def test_an_old_checkpoint_that_stays_does_not_end_training(checkpoints, monkeypatch, capsys):
+    made = checkpoints()
+    for step in (1, 2):
+        made.save(Progress(step=step))
+
+    def refuse(path):
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr("payload.checkpoint.remove_tree", refuse)
+    assert made.save(Progress(step=3)).path.exists()
+    assert "checkpoint of step 1 is not removed" in capsys.readouterr().out
 
 
 def test_other_job_is_refused_by_name(checkpoints):

@@ -12,9 +12,9 @@ from trainctl.job.manifest import newest_verified
 def rejected(make_plan, start_ranks, faulty, tmp_path):
     """Exits and plan of a run in which one rank's number is spoiled at step 5."""
 
-    def run(fault, rank):
+    def run(fault, rank, step=5):
         plan = make_plan(2, save_steps=3, train={"steps": 8})
-        ranks = start_ranks(plan, faulty(fault, rank=rank, step=5, snapshot=tmp_path))
+        ranks = start_ranks(plan, faulty(fault, rank=rank, step=step, snapshot=tmp_path))
         return plan, ranks.exits(), ranks
 
     return run
@@ -54,3 +54,17 @@ def test_rejected_step_leaves_every_bit_on_every_rank(rejected, tmp_path, tensor
     saved = tensors(path)
     assert [name for name in good if not torch.equal(saved[name], good[name])] == []
     assert json.loads((path / "progress.json").read_text())["samples"] == 4 * plan.global_batch
+
+
+def test_damaged_parameters_are_not_made_durable(rejected, tensors):
+    """A weight turns NaN after step 4 was accepted: step 5 is rejected, and saving "the good step 4" would
+    make the damage the newest checkpoint, which verifies and is loaded for ever."""
+    plan, exits, ranks = rejected("damage", 1, step=4)
+    assert exits == [17, 17], ranks.outputs
+    report = json.loads(plan.run.attempt(1).exit_report(0).read_text())
+    assert "step 5 rejected" in report["verdict"]
+    assert "damaged" in report["verdict"]
+    found, _ = newest_verified(plan.run.checkpoints)
+    assert found is not None
+    assert found[1].step == 3
+    assert all(bool(value.isfinite().all()) for value in tensors(found[0]).values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -71,9 +72,11 @@ def report(
     since = -math.inf if last is None else now - parse_duration(last, "--last")
     built = None
     if config is not None or (ledger is None and DEFAULT_CONFIG.exists()):
+        from trainctl.host.devices import usable_gpus
         from trainctl.run.planning import build_plan
 
-        built = build_plan(config or DEFAULT_CONFIG, [])
+        # a report is read on login nodes too, which have no GPU
+        built = build_plan(config or DEFAULT_CONFIG, [], gpus=usable_gpus(os.environ) or 1)
     directory = ledger or (Path(built.ledger_dir) if built is not None else _DEFAULT_LEDGER)
     if ledger is not None and not ledger.is_dir():
         raise TrainctlError(

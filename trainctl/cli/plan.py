@@ -128,6 +128,8 @@ def resolved(built: Plan) -> dict[str, Any]:
         "model.kv_heads": shape.kv_heads,
         "model.ffn_hidden": shape.ffn,
         "train.global_batch": built.global_batch,
+        "train.min_lr": built.settings.train.final_lr,
+        "train.warmup_steps": built.settings.train.warmup,
         "train.threads": built.threads,
         "checkpoint.save_steps": built.save.steps,
         "checkpoint.cost_s": built.save.cost_s,

@@ -72,9 +72,10 @@ def preflight(
         collect_to.write_text(json.dumps([node.model_dump(mode="json")], indent=2) + "\n")
         return ui.say(f"facts of {node.host} are in {collect_to}")
     if facts:
-        report = judge(
-            build_plan(config, changes), [node for path in facts for node in read_facts(path)], selected
-        )
+        nodes = [node for path in facts for node in read_facts(path)]
+        devices = [len(node.gpus.value.devices) for node in nodes if node.gpus.value is not None]
+        # what was recorded is judged, not the machine that judges it
+        report = judge(build_plan(config, changes, gpus=min(devices, default=0)), nodes, selected)
     else:
         from trainctl.run.warmup import run_warmup
 

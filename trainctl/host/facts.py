@@ -86,12 +86,13 @@ class MemoryFacts(Fact):
     @property
     def usable_bytes(self) -> int:
         """What this process could still get."""
-        return min(self.available_bytes, self.limit_available_bytes or self.available_bytes)
+        limit = self.limit_available_bytes
+        return self.available_bytes if limit is None else min(self.available_bytes, limit)
 
     @property
     def capacity_bytes(self) -> int:
         """What an idle machine would give this process."""
-        return min(self.total_bytes, self.limit_bytes or self.total_bytes)
+        return self.total_bytes if self.limit_bytes is None else min(self.total_bytes, self.limit_bytes)
 
 
 class ShmSegment(Fact):
@@ -239,6 +240,7 @@ class ResumeFacts(Fact):
     world: int = 0
     identity_digest: str = ""
     size_bytes: int = 0
+    present: int = 0  # checkpoints with all their bytes, whose room a next one can count on
     rejected: tuple[RejectedCheckpoint, ...] = ()
 
 

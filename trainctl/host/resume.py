@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainctl.host.facts import RejectedCheckpoint, ResumeFacts
-from trainctl.job.manifest import newest_verified
+from trainctl.job.manifest import Manifest, newest_verified, verify
+from trainctl.job.rundir import checkpoint_dirs
 
 
 def read_resume(checkpoints: Path) -> ResumeFacts:
@@ -20,5 +21,8 @@ def read_resume(checkpoints: Path) -> ResumeFacts:
         world=manifest.world,
         identity_digest=manifest.identity_digest,
         size_bytes=manifest.size_bytes,
+        present=sum(
+            isinstance(verify(place, digests=False), Manifest) for _, place in checkpoint_dirs(checkpoints)
+        ),
         rejected=torn,
     )

@@ -6,6 +6,7 @@ our own that raise, to see that a first exception reaches the disk on this machi
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -39,11 +40,22 @@ def read_trainer(
     return TrainerFacts(
         path=str(path),
         syntax_error=_syntax_error(source, path),
-        reports=b"Reporter" in source,
+        reports=_imports_reporter(source),
         proof=proof,
         proof_error=proof_error,
         vocab=_vocabulary(tokenizer) if tokenizer else None,
     )
+
+
+def _imports_reporter(source: bytes) -> bool:
+    """Whether trainctl is imported anywhere in it; other packages have reporters too."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return False
+    modules = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    modules += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return any(name.partition(".")[0] == "trainctl" for name in modules)
 
 
 def _not_startable(script: Path) -> str:

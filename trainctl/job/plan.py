@@ -83,8 +83,7 @@ class Plan(BaseModel):
     @property
     def global_batch(self) -> int:
         """Sequences in one optimizer step over all ranks."""
-        wanted = self.settings.train.global_batch
-        return self.settings.train.micro_batch * self.layout.dp if wanted == "auto" else wanted
+        return resolve_global_batch(self.settings, self.layout)
 
     @property
     def accumulation(self) -> int:
@@ -110,6 +109,12 @@ class Plan(BaseModel):
 
     def write(self, path: Path) -> None:
         write_atomic(path, (self.public().model_dump_json(indent=2) + "\n").encode())
+
+
+def resolve_global_batch(settings: Settings, layout: Layout) -> int:
+    """Sequences in one optimizer step; "auto" is one micro-batch for every data parallel rank."""
+    wanted = settings.train.global_batch
+    return settings.train.micro_batch * layout.dp if wanted == "auto" else wanted
 
 
 def read_plan(path: Path) -> Plan:
@@ -138,14 +143,17 @@ _IDENTITY = {
 }  # fmt: skip
 
 
-def identity_values(settings: Settings) -> dict[str, object]:
-    """The dotted keys that a checkpoint's meaning depends on, with their values."""
+def identity_values(settings: Settings, global_batch: int) -> dict[str, object]:
+    """The dotted keys that a checkpoint's meaning depends on, with their values.
+
+    global_batch: resolved, because "auto" means something else with another number of ranks.
+    """
     values: dict[str, object] = {}
     for section, names in _IDENTITY.items():
         for name, value in getattr(settings, section).model_dump(mode="json").items():
             if names is None or name in names:
                 values[f"{section}.{name}"] = value
-    return values
+    return values | {"train.global_batch": global_batch}
 
 
 def digest(value: object) -> str:

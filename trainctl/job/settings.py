@@ -109,10 +109,10 @@ class Train(Section):
     """sequences in one optimizer step over all ranks; auto is micro_batch times dp"""
     lr: Positive = 1e-3
     """peak learning rate"""
-    min_lr: NonNegative = 1e-4
-    """learning rate at the last step (cosine)"""
-    warmup_steps: Natural = 50
-    """steps of linear warm-up"""
+    min_lr: NonNegative | Auto = "auto"
+    """learning rate at the last step (cosine); auto is a tenth of lr"""
+    warmup_steps: Natural | Auto = "auto"
+    """steps of linear warm-up; auto is a tenth of steps, 50 at most"""
     weight_decay: NonNegative = 0.1
     """AdamW decay of matrices; norms and biases are not decayed"""
     beta1: Fraction = 0.9
@@ -137,6 +137,26 @@ class Train(Section):
     """CPU threads of a rank; auto shares the cores among the ranks of a host"""
     collective_timeout_s: Positive = 600.0
     """longest wait in one collective before a rank gives up"""
+
+    @property
+    def final_lr(self) -> float:
+        """`min_lr` with "auto" resolved."""
+        return self.lr / 10 if self.min_lr == "auto" else self.min_lr
+
+    @property
+    def warmup(self) -> int:
+        """`warmup_steps` with "auto" resolved."""
+        return min(50, self.steps // 10) if self.warmup_steps == "auto" else self.warmup_steps
+
+    @model_validator(mode="after")
+    def _schedule(self) -> Train:
+        if self.final_lr > self.lr:
+            raise ValueError(f"min_lr {self.min_lr} is above lr {self.lr}, the rate would climb to the end")
+        if self.warmup >= self.steps:
+            raise ValueError(
+                f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps at full rate"
+            )
+        return self
 
 
 class Checkpoint(Section):
@@ -178,7 +198,7 @@ class Preflight(Section):
 class Watchdog(Section):
     startup_s: Positive = 900.0
     """longest time from spawning torchrun to the first heartbeat of a step"""
-    stall_s: Positive = 600.0
+    stall_s: Positive = 480.0
     """longest time without any progress of any rank, once steps are running"""
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from trainctl.job.manifest import newest_verified
 from trainctl.job.plan import Plan
 from trainctl.job.protocol import read_heartbeat
-from trainctl.job.rundir import AttemptDir
+from trainctl.job.rundir import AttemptDir, read_json
 from trainctl.ledger.goodput import Timeline, split
 from trainctl.ledger.store import Attempt, AttemptEnd, AttemptStart, append, read_ledger
 from trainctl.run.causes import CAUSES, Restart
-from trainctl.run.classify import Verdict
+from trainctl.run.classify import Ending, Verdict, classify
 from trainctl.run.exits import read_ends
 from trainctl.run.records import Records, read_records
 from trainctl.run.supervise import Outcome
@@ -142,14 +142,9 @@ def close_open_attempts(plan: Plan, run_id: str) -> list[AttemptEnd]:
 def _reconstruct(entry: Attempt, plan: Plan, begin: float | None) -> AttemptEnd:
     start = entry.start
     attempt = plan.run.attempt(start.attempt)
-    last_sign = _last_sign_of_life(attempt, read_records(attempt), start.time)
-    cause = CAUSES["launcher.supervisor"]
-    verdict = Verdict(
-        cause=cause,
-        detail="found open by a later launch",
-        failed_at=last_sign,
-        fingerprint=f"{cause.name}:",
-    )
+    records = read_records(attempt)
+    last_sign = _last_sign_of_life(attempt, records, start.time)
+    verdict = _verdict_from_files(plan, attempt, start, records)
     stamps = Stamps(
         begin=entry.began if begin is None else max(begin, entry.began),
         waited_s=0.0,
@@ -157,7 +152,33 @@ def _reconstruct(entry: Attempt, plan: Plan, begin: float | None) -> AttemptEnd:
         noticed=last_sign,
         end=last_sign,
     )
-    return account(start, attempt, stamps, verdict, 1, durable_step(plan), reconstructed=True)
+    code = 0 if verdict.cause is None else verdict.exit_code or 1
+    return account(start, attempt, stamps, verdict, code, durable_step(plan), reconstructed=True)
+
+
+def _verdict_from_files(plan: Plan, attempt: AttemptDir, start: AttemptStart, records: Records) -> Verdict:
+    """torchrun's own report tells an end whose record could not be written (a full disk) from a supervisor
+    that was killed: then torchrun was told to end, or wrote nothing."""
+    outcome = (read_json(attempt.agent_json) or {}).get("outcome")
+    if outcome in ("done", "failed"):
+        reached: bool | None = None
+        if plan.bundled:
+            last = max([start.resumed_step, durable_step(plan) or 0, *(step for step, _, _ in records.steps)])
+            reached = last >= plan.settings.train.steps
+        return classify(
+            Ending(
+                ranks=read_ends(attempt),
+                agent_code=0 if outcome == "done" else 1,
+                agent_error="",
+                stop=None,
+                stalled=None,
+                noticed_at=None,
+                trained=bool(records.steps),
+                reached_end=reached,
+            )
+        )
+    cause = CAUSES["launcher.supervisor"]
+    return Verdict(cause=cause, detail="found open by a later launch", fingerprint=f"{cause.name}:")
 
 
 def _last_sign_of_life(attempt: AttemptDir, records: Records, spawned: float) -> float:

@@ -96,7 +96,8 @@ def _refuse_another_job(plan: Plan) -> None:
     before = read_plan(plan.run.plan_json)
     if before.identity_digest == plan.identity_digest:
         return
-    old, new = identity_values(before.settings), identity_values(plan.settings)
+    old = identity_values(before.settings, before.global_batch)
+    new = identity_values(plan.settings, plan.global_batch)
     changed = tuple(
         f"{key}: {old.get(key)!r} in the run, {new.get(key)!r} now"
         for key in sorted(old.keys() | new.keys())

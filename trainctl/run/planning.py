@@ -12,7 +12,7 @@ from trainctl.errors import TrainctlError
 from trainctl.host.devices import cpu_count, usable_gpus
 from trainctl.job.config import load
 from trainctl.job.layout import Layout, resolve_layout
-from trainctl.job.plan import ASSUMED, Plan, SaveInterval, digest, identity_values
+from trainctl.job.plan import ASSUMED, Plan, SaveInterval, digest, identity_values, resolve_global_batch
 from trainctl.job.settings import Settings
 from trainctl.job.units import human_seconds
 from trainctl.ledger import interval, mtbf
@@ -36,22 +36,25 @@ def build_plan(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] = os.environ,
     warmup: Warmup | None = None,
+    gpus: int | None = None,
 ) -> Plan:
     """Resolve a configuration file. Raises TrainctlError for whatever it cannot mean.
 
-    warmup: measurements of the warm-up; used where the ledger has none of this job.
+    warmup: measurements of the warm-up; used where the ledger has none of this job. gpus: of the
+    machine that is meant, where that is not this one.
     """
     loaded = load(config_path, environ, overrides)
     settings = loaded.settings
-    device, gpus = _device(settings, environ)
-    layout = _layout(settings, device, gpus)
+    usable = usable_gpus({**environ, **settings.env}) if gpus is None else gpus
+    device = _device(settings, usable)
+    layout = _layout(settings, device, usable)
     _refuse_what_the_bundled_trainer_lacks(settings)
     base = loaded.base_dir
     runs_dir = Path(base, settings.job.runs_dir).resolve()
     ledger_dir = (
         runs_dir / "ledger" if settings.ledger.dir == "auto" else Path(base, settings.ledger.dir).resolve()
     )
-    identity = digest(identity_values(settings))
+    identity = digest(identity_values(settings, resolve_global_batch(settings, layout)))
     cpus = settings.train.threads
     save, grace_s = _from_records(settings, layout, identity, ledger_dir, warmup)
     return Plan(
@@ -93,8 +96,7 @@ def _from_records(
     return save, _grace(settings, measured, save)
 
 
-def _device(settings: Settings, environ: Mapping[str, str]) -> tuple[str, int]:
-    gpus = usable_gpus({**environ, **settings.env})
+def _device(settings: Settings, gpus: int) -> str:
     wanted = settings.cluster.device
     if wanted == "cuda" and gpus == 0:
         raise TrainctlError(
@@ -102,7 +104,7 @@ def _device(settings: Settings, environ: Mapping[str, str]) -> tuple[str, int]:
             "cluster.device is cuda, but this machine shows no NVIDIA GPU",
             hint='set cluster.device = "cpu", or check the driver with nvidia-smi',
         )
-    return ("cuda" if gpus and wanted != "cpu" else "cpu"), gpus
+    return "cuda" if gpus and wanted != "cpu" else "cpu"
 
 
 def _layout(settings: Settings, device: str, gpus: int) -> Layout:
@@ -201,7 +203,9 @@ def _save_interval(
     if past.exposure_s > 0:
         low_s, high_s = mtbf.interval(past.exposure_s, failures)
     advice = interval.advise(settings.checkpoint.formula, mtbf_s, save_s, step_s)
-    best = min(advice.chosen.steps, settings.train.steps)
+    best = advice.chosen.steps
+    if settings.job.script is None:  # another trainer's number of steps is its own
+        best = min(best, settings.train.steps)
     wanted = settings.checkpoint.save_steps
     steps = best if wanted == "auto" else wanted
     return SaveInterval(

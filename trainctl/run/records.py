@@ -57,7 +57,9 @@ def from_lines(lines: Iterable[dict[str, Any]]) -> Records:
         if not isinstance(end, (int, float)):
             continue
         seconds = line.get("seconds")
-        if kind == "step" and isinstance(line.get("step"), int):
+        if kind == "step" and line.get("accepted") is False:
+            pass  # it took time and completed nothing
+        elif kind == "step" and isinstance(line.get("step"), int):
             if not isinstance(seconds, (int, float)):
                 # a trainer that does not time its steps: the time since its last record
                 seconds = end - before if before is not None else 0.0
