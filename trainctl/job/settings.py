@@ -152,10 +152,6 @@ class Train(Section):
     def _schedule(self) -> Train:
         if self.final_lr > self.lr:
             raise ValueError(f"min_lr {self.min_lr} is above lr {self.lr}, the rate would climb to the end")
-        if self.warmup >= self.steps:
-            raise ValueError(
-                f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps at full rate"
-            )
         return self
 
 
