@@ -250,9 +250,12 @@ with Reporter() as reporter:
     job.wait_for_step(3)
     orphan = processes.identify(int(job.run.attempt(1).stdout(0).read_text()))
     assert orphan is not None
-    os.kill(job.agent_pid(), signal.SIGKILL)
-    job.wait_for_attempt(2)
-    assert not processes.is_alive(orphan)
+    try:
+        os.kill(job.agent_pid(), signal.SIGKILL)
+        job.wait_for_attempt(2)
+        assert not processes.is_alive(orphan)
+    finally:
+        processes.send_signal(orphan, signal.SIGKILL)  # nothing else would find it when this fails
     launch.signal(signal.SIGTERM)
     assert launch.wait() == ExitCode.REQUEUE
 
